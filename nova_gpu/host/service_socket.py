@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A socket that only one nova-compute process can bind, so that one process assigns a host's cards.
+"""A socket that each nova-compute process binds, so that one process assigns a host's cards.
 
 Two processes, each of which knows only the guests that it starts itself, would give one card to two
 guests, and one would clean a card while the other starts a guest with it.
@@ -8,64 +8,93 @@ guests, and one would clean a card while the other starts a guest with it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import logging
 import os
+import secrets
 import socket
 import struct
+from collections.abc import Iterator
 
 from nova_gpu.host.roots import Roots
 
 LOG = logging.getLogger(__name__)
 
-_CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid (unix(7))
-_BACKLOG = 4096
+# linux/netlink.h, linux/sock_diag.h and linux/unix_diag.h. UNIX_DIAG_UID has been there since 5.3.
+_NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY = 4, 20
+_REQUEST_AND_DUMP, _ERROR, _DONE = 0x301, 2, 3
+_HEADER, _ASKED = struct.Struct("=IHHII"), struct.Struct("=BBHIIIII")
+_FOUND, _ATTRIBUTE, _NUMBER = struct.Struct("=BBBBIII"), struct.Struct("=HH"), struct.Struct("=I")
+_NAME, _UID = 0, 7
+_SHOWN = 1 << 0 | 1 << 6  # UDIAG_SHOW_NAME and UDIAG_SHOW_UID
+_ANY = 0xFFFFFFFF
+
 # Kept open as long as this process lives
-_own: dict[str, socket.socket] = {}
+_own: dict[bytes, socket.socket] = {}
 
 
 def claim(roots: Roots) -> str | None:
-    """Bind the socket for this host's cards; return the other process that has it (``pid 42``).
+    """Bind a socket for this host's cards; return another process that has one (``pid 42``).
 
-    Return ``None`` if this process has it now, or if no process of root or of the same user has it:
-    any user can bind an abstract socket (unix(7)). It disappears with its process, however that
-    ends, and needs no folder that both processes can write.
+    Return ``None`` if no other process of root or of the same user has one. The name ends in a
+    random number, and the kernel tells the user of each socket (sock_diag(7)): any user can bind an
+    abstract socket (unix(7)), so that a name alone, or who answers at it, is no evidence. A socket
+    disappears with its process, however that ends, and needs no folder that both can write.
 
     :param roots: its ``sysfs`` identifies the host
+    :raises OSError: if the kernel does not tell which sockets there are
     """
-    name = "\0nova-gpu " + hashlib.sha256(os.fsencode(roots.sysfs.resolve())).hexdigest()
-    if name in _own:
+    host = hashlib.sha256(os.fsencode(roots.sysfs.resolve())).hexdigest()
+    prefix = f"\0nova-gpu {host}".encode()
+    if prefix in _own:
         return None
-    own = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
+    name = b"%s %d %s" % (prefix, os.getpid(), secrets.token_hex(8).encode())
+    with contextlib.ExitStack() as stack:
+        own = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         own.bind(name)
-        own.listen(_BACKLOG)
-    except OSError as error:
-        own.close()
-        holder = _holder(name)
-        if holder is None:
-            LOG.error(
-                "Cannot tell whether another nova-compute offers the same GPUs, so this one offers "
-                "them: %s",
-                error,
-            )
-        return holder
-    _own[name] = own
+        for other, uid in _sockets():
+            if other.startswith(prefix) and other != name and uid in (0, os.geteuid()):
+                # The former release bound the prefix alone.
+                number, *_ = [*other.removeprefix(prefix).split(), b"unknown"]
+                return f"pid {number.decode(errors='replace')}"
+        stack.pop_all()
+    _own[prefix] = own
     return None
 
 
-def _holder(name: str) -> str | None:
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-        client.setblocking(False)
-        client.connect(name)
-        answer = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        pid, uid, _ = _CREDENTIALS.unpack(answer)
-        if uid in (0, os.geteuid()):
-            return f"pid {pid}"
-        LOG.error(
-            "A process of user %d (pid %d) claims to be the nova-compute of this host's GPUs; it "
-            "is ignored, because that user is neither root nor nova-compute's",
-            uid,
-            pid,
-        )
-    return None
+def _sockets() -> Iterator[tuple[bytes, int]]:
+    """Yield the name of each UNIX socket of this network namespace that has one, and its user.
+
+    :raises OSError: if the kernel does not tell
+    """
+    asked = _ASKED.pack(socket.AF_UNIX, 0, 0, _ANY, 0, _SHOWN, 0, 0)
+    header = _HEADER.pack(_HEADER.size + len(asked), _SOCK_DIAG_BY_FAMILY, _REQUEST_AND_DUMP, 1, 0)
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as kernel:
+        kernel.send(header + asked)
+        while True:
+            answer = kernel.recv(1 << 18)
+            while answer:
+                length, kind, *_ = _HEADER.unpack_from(answer)
+                body, answer = answer[_HEADER.size : length], answer[_aligned(length) :]
+                if kind == _DONE:
+                    return
+                if kind == _ERROR:
+                    (number,) = struct.unpack_from("=i", body)
+                    raise OSError(-number, os.strerror(-number))
+                attributes = dict(_attributes(body[_FOUND.size :]))
+                if _NAME in attributes:
+                    if _UID not in attributes:
+                        raise OSError(errno.EOPNOTSUPP, "the kernel is older than 5.3")
+                    yield attributes[_NAME], _NUMBER.unpack(attributes[_UID])[0]
+
+
+def _attributes(text: bytes) -> Iterator[tuple[int, bytes]]:
+    while text:
+        length, kind = _ATTRIBUTE.unpack_from(text)
+        yield kind, text[_ATTRIBUTE.size : length]
+        text = text[_aligned(length) :]
+
+
+def _aligned(length: int) -> int:
+    return (length + 3) & ~3

@@ -89,7 +89,16 @@ class Periods:
             has_cards = bool(self.discovery.find())
         except exception.DiscoveryFailed:
             return  # no card is offered before the host can be read
-        if has_cards and (other := service_socket.claim(self.discovery.roots)):
+        try:
+            other = service_socket.claim(self.discovery.roots) if has_cards else None
+        except OSError as error:
+            LOG.error(
+                "Cannot tell whether another nova-compute offers the same GPUs, so this one offers "
+                "them: the kernel does not list its sockets (sock_diag): %s",
+                error,
+            )
+            return
+        if other:
             raise nova_exception.InvalidConfiguration(
                 f"another nova-compute ({other}) already gives this host's GPUs to guests; stop it "
                 "first, or let this one use Nova's own driver (compute_driver = "

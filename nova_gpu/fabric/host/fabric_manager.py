@@ -8,7 +8,6 @@ library.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import pathlib
@@ -19,7 +18,7 @@ from typing import Any
 from nova_gpu.core import json_text
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.sets.partitions import Partition
-from nova_gpu.host import child
+from nova_gpu.host import child, processes
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import files
 
@@ -69,6 +68,10 @@ _PROGRAM = "nv-fabricmanager"
 _CONFIG = "/usr/share/nvidia/nvswitch/fabricmanager.cfg"
 # FABRIC_MODE: the mode that joins whole cards, and the mode that joins vGPUs of a whole card each
 WHOLE_MODE, VGPU_MODE = 1, 2
+# The control group in which systemd starts it (NVIDIA's package), also as a container sees it
+_SERVICE = re.compile(
+    r"^[0-9]+:[^:\n]*:(?:/\.\.)*/system\.slice/nvidia-fabricmanager\.service$", re.MULTILINE
+)
 _MODE = re.compile(r"\s*FABRIC_MODE\s*=\s*([0-9]+)\s*")
 
 
@@ -78,36 +81,37 @@ def mode(roots: Roots) -> int | None:
     Return ``None`` if it is unknown, or if several run with different modes. The mode is read from
     the configuration file, because Fabric Manager's library does not report it.
     """
-    modes = {
-        _mode_in(config)
-        for process in roots.proc.glob("[0-9]*")
-        if (config := _config_of(process)) is not None
-    }
+    configs = (_config_of(f"{roots.proc}/{pid}") for pid in processes.pids(str(roots.proc)))
+    modes = {_mode_in(config) for config in configs if config is not None}
     return modes.pop() if len(modes) == 1 else None
 
 
-def _config_of(process: pathlib.Path) -> pathlib.Path | None:
+def _config_of(process: str) -> pathlib.Path | None:
     """Return the configuration file of a Fabric Manager process, ``None`` for other processes.
 
-    The process must belong to root or this process's user, and so must its program if that can be
-    read: any user can give a process that name, and can start a setuid program by that name.
+    Any user can give a process that name, and can start a setuid program by that name. So the
+    process must run a program of that name which only root or this process's user can write. Only
+    root can read which program another user's process runs; otherwise it must be of the service's
+    own control group, which no other process can enter.
 
     :param process: the folder of the process in /proc
     """
     try:
-        words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        words = processes.arguments(process)
         # The owner of the directory is the process's effective user, even if the process may not
         # be traced (task_dump_owner in the kernel's fs/proc/base.c).
-        owner_uid = process.stat().st_uid
+        owner_uid = os.stat(process).st_uid
         if pathlib.PurePath(words[0]).name != _PROGRAM or owner_uid not in (0, os.geteuid()):
             return None
+        program = pathlib.Path(process, "exe")
+        try:
+            is_it = program.readlink().name == _PROGRAM and _is_trusted(program.stat())
+        except PermissionError:
+            is_it = _SERVICE.search(processes.control_groups(process)) is not None
     except OSError:
         return None  # the process has ended
-    # Only root can read the "exe" link of another user's process.
-    with contextlib.suppress(PermissionError, FileNotFoundError):
-        program = process / "exe"
-        if program.readlink().name != _PROGRAM or not _is_trusted(program.stat()):
-            return None
+    if not is_it:
+        return None
     return pathlib.Path(words[words.index("-c") + 1] if "-c" in words[:-1] else _CONFIG)
 
 

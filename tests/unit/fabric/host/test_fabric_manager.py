@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import os
 import pathlib
+import subprocess
+import sys
 from collections.abc import Callable
 
 import fixtures
@@ -16,6 +18,7 @@ from nova_gpu.fabric.host import fabric_manager
 from nova_gpu.fabric.host.fabric_manager import FabricManager, FailedDevice, Refused
 from nova_gpu.host.roots import Roots
 from tests.fixtures import nvfm, processes
+from tests.fixtures.holding import ControlGroup
 from tests.fixtures.partitions import A100_TWO, H100
 
 
@@ -183,12 +186,17 @@ class ModeTest(base.BaseTestCase):
         super().setUp()
         self.root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
         self.roots = Roots(proc=self.root / "proc")
+        self.roots.proc.mkdir()
         self.config = self.root / "fabricmanager.cfg"
 
     def run_program(self, number: int, *words: str) -> None:
         process = self.roots.proc / str(number)
         process.mkdir(parents=True)
         (process / "cmdline").write_text("".join(f"{word}\0" for word in words))
+        program = self.root / "bin" / pathlib.PurePath(words[0]).name
+        program.parent.mkdir(exist_ok=True)
+        program.touch(0o755)
+        (process / "exe").symlink_to(program)
 
     def test_by_the_configuration_of_the_one_that_runs(self) -> None:
         self.config.write_text("# FABRIC_MODE=1\nFABRIC_MODE_RESTART=0\nFABRIC_MODE = 2\n")
@@ -215,6 +223,7 @@ class ModeTest(base.BaseTestCase):
         program = self.root / "sudo"
         program.touch(0o755)
         exe = self.roots.proc / "14/exe"
+        exe.unlink()
         exe.symlink_to(program)
         self.assertIsNone(fabric_manager.mode(self.roots), "sudo by another name")
         exe.unlink()
@@ -244,3 +253,34 @@ class ModeTest(base.BaseTestCase):
         self.assertIsNone(fabric_manager.mode(self.roots))
         os.chown(self.config, 0, 0)
         self.assertEqual(2, fabric_manager.mode(self.roots))
+
+    def test_what_no_user_can_forge(self) -> None:
+        """nova-compute is no root, so it cannot read which program root's processes run: that may
+        be any setuid program, which a user has started by that name."""
+        if os.geteuid():
+            self.skipTest("only root starts processes of root")
+        self.config.write_text("FABRIC_MODE=2\n")
+        for folder in (self.config.parent, self.config.parent.parent):
+            folder.chmod(0o755)
+        read = """
+import os, pathlib
+from nova_gpu.fabric.host import fabric_manager
+from nova_gpu.host.roots import Roots
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+print(fabric_manager.mode(Roots()))
+"""
+
+        def mode() -> str:
+            command = [sys.executable, "-c", read]
+            return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+        group = self.useFixture(ControlGroup(b"system.slice/nvidia-fabricmanager.service"))
+        script = self.root / "script"
+        script.write_text("read line")
+        shell = f"exec -a nv-fabricmanager bash {script} -c {self.config}"
+        process = subprocess.Popen(["bash", "-c", shell], stdin=subprocess.PIPE)
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        self.assertEqual("None\n", mode())
+        group.enter(process.pid)
+        self.assertEqual("2\n", mode())

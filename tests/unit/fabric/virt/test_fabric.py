@@ -101,6 +101,10 @@ class LifeTest(FabricTestCase):
         process = self.compute.host.roots.proc / "4711"
         process.mkdir(parents=True, exist_ok=True)
         (process / "cmdline").write_text(f"/usr/bin/nv-fabricmanager\0-c\0{config}\0")
+        program = root / "nv-fabricmanager"
+        program.touch(0o755)
+        (process / "exe").unlink(missing_ok=True)
+        (process / "exe").symlink_to(program)
 
     def test_down(self) -> None:
         instance = self.boot(4)
