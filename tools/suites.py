@@ -86,6 +86,7 @@ def _stestr(folder: str, inputs: int = 0) -> str:
 _COSTLY = (
     r"test_(adopt|adopt_vgpus|leave|takeover_crashes|there_and_back|killed|concurrency)[.]"
     r"|test_(lost_writes|lost_repairs|preemption|operations_moves|cross_cell|recoveries)[.]"
+    r"|test_(live_recoveries|vgpu_operations|vgpu_words|install|room)[.]"
 )
 
 # The longest lanes first, so that none runs on alone. CONTRIBUTING.rst says what each suite is, and
