@@ -16,6 +16,7 @@ EACH = (
     exception.NoneFree("all 2 are in use", "start it again when one is free", OTHERS),
     exception.QuotaExceeded("quota of class:PGPU is 1", "stop others", OTHERS),
     exception.OverQuota("quota of class:PGPU is 1", "stop others", OTHERS),
+    exception.NotCounted(),
     exception.DomainsUnreadable(OTHERS),
     exception.ProvidersUnknown(OTHERS),
     exception.BindingFailed(CARD, "it hangs", "reboot the host"),
