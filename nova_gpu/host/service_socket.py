@@ -24,7 +24,7 @@ LOG = logging.getLogger(__name__)
 # linux/netlink.h, linux/sock_diag.h and linux/unix_diag.h. UNIX_DIAG_UID has been there since 5.3.
 _NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY = 4, 20
 _REQUEST_AND_DUMP, _ERROR, _DONE = 0x301, 2, 3
-_HEADER, _ASKED = struct.Struct("=IHHII"), struct.Struct("=BBHIIIII")
+_HEADER, _REQUEST = struct.Struct("=IHHII"), struct.Struct("=BBHIIIII")
 _FOUND, _ATTRIBUTE, _NUMBER = struct.Struct("=BBBBIII"), struct.Struct("=HH"), struct.Struct("=I")
 _NAME, _UID = 0, 7
 _SHOWN = 1 << 0 | 1 << 6  # UDIAG_SHOW_NAME and UDIAG_SHOW_UID
@@ -68,10 +68,12 @@ def _sockets() -> Iterator[tuple[bytes, int]]:
 
     :raises OSError: if the kernel does not tell
     """
-    asked = _ASKED.pack(socket.AF_UNIX, 0, 0, _ANY, 0, _SHOWN, 0, 0)
-    header = _HEADER.pack(_HEADER.size + len(asked), _SOCK_DIAG_BY_FAMILY, _REQUEST_AND_DUMP, 1, 0)
+    request = _REQUEST.pack(socket.AF_UNIX, 0, 0, _ANY, 0, _SHOWN, 0, 0)
+    header = _HEADER.pack(
+        _HEADER.size + len(request), _SOCK_DIAG_BY_FAMILY, _REQUEST_AND_DUMP, 1, 0
+    )
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as kernel:
-        kernel.send(header + asked)
+        kernel.send(header + request)
         while True:
             answer = kernel.recv(1 << 18)
             while answer:

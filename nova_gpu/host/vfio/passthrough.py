@@ -163,7 +163,7 @@ def _shared_slot(gpu: model.GPU, roots: Roots) -> str | None:
 
     AMD's processors have their security processor and USB controllers next to it, with the ids of
     another vendor than the graphics. A guest gets all functions of a slot. Sound is the card's,
-    whoever made its controller.
+    also by a controller of another vendor.
     """
     others = []
     for address in gpu.companions:
