@@ -55,7 +55,7 @@ EXTENSIONS = (
 # of tools and of fixtures, and properties and benchmarks, which the checkout's unit suite has.
 _UNAFFECTED = (
     r"unit\.(benchmarks|cloud|crash|fixtures|fuzz|host|lab|privsep|tools)\."
-    r"|unit\.core\.(?!test_extensions\.)"
+    r"|unit\.core\.(?!test_extensions\.)|unit\.test_faults\."
 )
 _STESTR = ("stestr", "--test-path", "tests/unit", "--top-dir", ".", "run")
 COMMANDS = (
