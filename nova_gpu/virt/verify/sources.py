@@ -81,8 +81,8 @@ class Instance:
     same, in any state. ``flavor_count``: the number of GPUs that its flavor requests. ``counted``:
     (provider_uuid, card) of each device that the database counts for it on this host, on both sides
     of a move. ``aliased``: it also has PCI devices by an alias, which ``counted`` does not include.
-    ``lacks``: what it has no allocation of from the compute
-    node, although it has GPUs or its flavor requests some.
+    ``lacks``: what it has no allocation of from the compute node, although it has GPUs or its
+    flavor requests some.
     """
 
     active: bool
