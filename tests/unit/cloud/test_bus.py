@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import socket
@@ -21,6 +22,12 @@ from tests.cloud import bus, wire
 
 _TARGET = oslo_messaging.Target(topic="compute", server="host")
 _PATIENCE_S = 60.0
+
+
+def _end(stream: connection.Connection[Any, Any]) -> None:
+    """End a link as its process does: a thread reads, so that closing it would end nothing yet."""
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(stream.fileno())) as end:
+        end.shutdown(socket.SHUT_RDWR)
 
 
 class ExchangeTest(unittest.TestCase):
@@ -44,12 +51,15 @@ class ExchangeTest(unittest.TestCase):
             return None, None
 
         link = wire.Link(ours, {})
-        thread = threading.Thread(target=link.serve, daemon=True)
-        thread.start()
-        threading.Thread(target=wire.Link(its, {"deliver": deliver}).serve, daemon=True).start()
+        ends = (link, wire.Link(its, {"deliver": deliver}))
+        threads = [threading.Thread(target=each.serve, daemon=True) for each in ends]
+        for each in threads:
+            each.start()
+            self.addCleanup(each.join)
+        self.addCleanup(_end, its)
         self.exchange.attach(link)
         self.exchange.listen(_TARGET)
-        return its, thread, given
+        return its, threads[0], given
 
     def wait_for(self, given: list[str], wanted: list[str]) -> None:
         deadline = time.monotonic() + _PATIENCE_S
@@ -62,9 +72,7 @@ class ExchangeTest(unittest.TestCase):
         self.client.cast({}, "reboot_instance")
         self.wait_for(given, ["reboot_instance"])
 
-        # As with the end of its process: another thread reads, so that closing it ends nothing yet.
-        with socket.socket(fileno=os.dup(stream.fileno())) as end:
-            end.shutdown(socket.SHUT_RDWR)
+        _end(stream)
         serving.join()
         self.client.cast({}, "stop_instance")
         time.sleep(0.3)  # its listener looks every 0.05 s
