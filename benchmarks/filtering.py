@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import gc
-import statistics
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
@@ -65,7 +64,7 @@ def rows(number: int, runs: int) -> Iterator[report.Row]:
         "PciPassthroughFilter": filtering(pci_passthrough_filter.PciPassthroughFilter(), alias),
         "a filter that does nothing": filtering(Nothing()),
     }
-    took = _medians_us([ours, both, *others.values()], hosts, runs)
+    took = _least_us([ours, both, *others.values()], hosts, runs)
     for name, other in zip(others, took[2:], strict=True):
         yield report.Row(f"{number:,} hosts: GPUFilter, {name}", took[0], other, "us/host")
     stock = took[2]
@@ -81,15 +80,16 @@ def forget() -> None:
     gc.collect()
 
 
-def _medians_us(calls: Sequence[Callable[[], None]], hosts: Hosts, runs: int) -> Sequence[float]:
-    """Of processor time, of each call, per host; they take turns."""
+def _least_us(calls: Sequence[Callable[[], None]], hosts: Hosts, runs: int) -> Sequence[float]:
+    """Processor time of each call per host: the least of some runs, in turns, which other load
+    disturbs least."""
     times: list[list[float]] = [[] for _ in calls]
     for _ in range(runs + 1):
         for call, of in zip(calls, times, strict=True):
             host_states.refresh(hosts)
             gc.collect()
             of.append(_took_us(call, len(hosts)))
-    return [statistics.median(of[1:]) for of in times]
+    return [min(of[1:]) for of in times]
 
 
 def _took_us(call: Callable[[], None], number: int) -> float:
