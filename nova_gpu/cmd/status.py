@@ -225,8 +225,7 @@ class Checks(upgradecheck.UpgradeCommands):
                 return _listed(ask(), heading)
         except boundary.Failure as error:
             return _warning(
-                f"Nova's databases do not answer: {str(error).splitlines()[0]}; see "
-                "[api_database]connection."
+                f"Nova's databases do not answer: {error.first_line}; see [api_database]connection."
             )
 
     def _check_shim(self) -> upgradecheck.Result:
