@@ -57,7 +57,7 @@ _WAYS = (
 # README's two commands as a newcomer meets them, each in a bare Debian, one of them with nothing
 # kept; what else a change breaks most; the oldest Nova; and Debian's packages. The longest first.
 RUN = (
-    Part("tests", 13, "tools/test --seed {seed} --short nova extensions"),
+    Part("tests", 13, "tools/test --seed {seed} --short"),
     Part("demo-cold", 12, "tools/lab demo", is_cold=True),
     Part("packages", 13, ".ci/package"),
     Part("nova-2024.1-ways", 12, f"tools/test --nova 29 -k {shlex.quote(_WAYS)} functional"),
@@ -91,6 +91,7 @@ LONG = (
     Part("fields", 13, "tools/test fields"),
     Part("demo", 13, "tools/lab demo", is_nightly=True),
     Part("functional", 13, "tools/test functional", is_nightly=True),
+    Part("nova-and-extensions", 13, "tools/test nova extensions", is_nightly=True),
     Part("demo-debian", 13, "tools/lab demo --debian", is_nightly=True),
     Part("upgrade", 13, "tools/lab upgrade HEAD~100"),
     Part("kolla", 12, ".ci/kolla", is_nightly=True),
