@@ -142,6 +142,10 @@ class TypedFunctionsTest(unittest.TestCase):
         self.assertEqual("running", host.virsh("domstate", "typed"))
         host.virsh("destroy", "typed")
         slots.remove(slot, _UUID, self.roots, _GENEROUS_S)
+        # Else libvirt remembers it as one that others have bound to vfio-pci, and leaves it there
+        # when a guest ends that has it as a managed one (virPCIDeviceUnbindFromStub).
+        name = str(self.functions[0]).replace(":", "_").replace(".", "_")
+        host.virsh("nodedev-reattach", f"pci_{name}")
 
     def enable_anew(self) -> None:
         for verb in ("-d", "-e"):
