@@ -188,6 +188,21 @@ def load(path: pathlib.Path, owner_uid: int = 0) -> tuple[Device, ...]:
     )
 
 
+# Nova-compute reads them in each period, and most hosts have one or two.
+@functools.lru_cache(maxsize=16)
+def _loaded(path: pathlib.Path, owner_uid: int, _identity: object) -> tuple[Device, ...]:
+    return load(path, owner_uid)
+
+
+def _identity(path: pathlib.Path) -> object:
+    """Return what differs when the file was written anew or has another owner or mode."""
+    with contextlib.suppress(OSError):
+        status = os.stat(path)
+        times = status.st_mtime_ns, status.st_ctime_ns
+        return status.st_dev, status.st_ino, status.st_size, status.st_uid, status.st_mode, times
+    return None
+
+
 def _folder(folder: pathlib.Path, owner_uid: int) -> Iterator[Device | Ignored]:
     try:
         paths = [folder / name for name in sorted(os.listdir(folder)) if name.endswith(_SUFFIXES)]
@@ -202,7 +217,7 @@ def _folder(folder: pathlib.Path, owner_uid: int) -> Iterator[Device | Ignored]:
         return
     for path in paths:
         try:
-            yield from load(path, owner_uid)
+            yield from _loaded(path, owner_uid, _identity(path))
         except exception.InvalidCDISpec as error:
             _warn(str(error))
             text = None

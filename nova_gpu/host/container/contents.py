@@ -24,11 +24,13 @@ from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host import nodes
 from nova_gpu.host import roots as host_roots
 from nova_gpu.host.container import cdi, libraries
+from nova_gpu.host.nvidia import proc
 from nova_gpu.host.state import files
 
 LOG = logging.getLogger(__name__)
 
 _LIBRARY_PATH = "LD_LIBRARY_PATH"
+_LIBCUDA = re.compile(r"libcuda\.so\.([0-9]+(?:\.[0-9]+)+)")
 _KERNEL = re.compile(r"/(dev|proc|sys)(/.*)?")
 # Folders that every image has. libvirt creates a missing folder, but not the folder of a file.
 _SYSTEM_FOLDERS = frozenset(
@@ -82,6 +84,43 @@ def contents(
         nodes=tuple(sorted(nodes_given)),
         mounts=tuple(sorted(placed, key=lambda mount: mount.target)),
         env=tuple(sorted(env.items())),
+    )
+
+
+def obstacle(gpu: model.GPU, roots: host_roots.Roots, owner_uid: int = 0) -> str | None:
+    """Return why no guest can start with the driver's files for a card, which CDI files name.
+
+    Return ``None`` if they are there, or no CDI file describes the card.
+    """
+    own = tuple(filter(nodes.is_required, nodes.own_nodes(gpu, roots)))
+    read = cdi.find(roots.cdi_spec_dirs, owner_uid)
+    device = cdi.describing(own, read.devices)
+    try:
+        if device is None:
+            _refuse_ignored(gpu.address, own, read)
+            return None
+        for mount in device.edits.mounts:
+            _status(gpu.address, device, mount)
+    except exception.DeviceUnavailable as error:
+        others = f" ({error.others})" if error.others else ""
+        return f"{error.reason}{others}; {error.remedy}"
+    return _of_another_driver(device, roots) if gpu.driver == "nvidia" else None
+
+
+def _of_another_driver(device: cdi.Device, roots: host_roots.Roots) -> str | None:
+    """Return that the libraries are of another version than the driver, which refuses them.
+
+    NVML has error 18 for that (nvml.h: NVML_ERROR_LIB_RM_VERSION_MISMATCH).
+    """
+    loaded = proc.version(roots)
+    sources = (os.path.basename(os.path.realpath(it.source)) for it in device.edits.mounts)
+    named = {match[1] for source in sources if (match := _LIBCUDA.fullmatch(source))}
+    if loaded is None or not named or loaded in named:
+        return None
+    return (
+        f"its CDI file {device.file} names libraries of the driver {', '.join(sorted(named))}, and "
+        f"the kernel has loaded {loaded}; boot the host or load the new driver, and have the "
+        "vendor's tool write that file again"
     )
 
 
@@ -146,15 +185,7 @@ def _described(
         matches.append((slot.parent, (node, *caps[-1:]), device))
     for address, own, device in matches:
         if device is None:
-            for line in read.ignored:
-                if line.may_describe(own):
-                    raise exception.DeviceUnavailable(
-                        str(address),
-                        "the host's CDI file with the driver's files for it cannot be used",
-                        "have the vendor's tool write it again (nvidia-ctk cdi generate), or "
-                        "remove it where images bring the driver's files",
-                        f"{line.path}: {line.reason}",
-                    )
+            _refuse_ignored(address, own, read)
             continue
         unfit = [node for node in _kept(device, allowed) if not _is_expressible(node, roots)]
         if not unfit:
@@ -174,6 +205,25 @@ def _described(
                 "path": unfit[0].path,
             },
         )
+
+
+def _refuse_ignored(
+    address: model.PciAddress, own: Collection[str], read: cdi.Specifications
+) -> None:
+    """Refuse a device that no CDI device describes, if an ignored file may do.
+
+    :param own: the nodes that tell it
+    :raises DeviceUnavailable: with the ignored file
+    """
+    for line in read.ignored:
+        if line.may_describe(own):
+            raise exception.DeviceUnavailable(
+                str(address),
+                "the host's CDI file with the driver's files for it cannot be used",
+                "have the vendor's tool write it again (nvidia-ctk cdi generate), or remove it "
+                "where images bring the driver's files",
+                f"{line.path}: {line.reason}",
+            )
 
 
 def _kept(device: cdi.Device, allowed: Collection[str]) -> list[cdi.Node]:
@@ -211,14 +261,7 @@ def _mounts(
 ) -> Iterator[values.Mount]:
     """Yield the mounts of the CDI device that guests may have, their sources without links."""
     for mount in device.edits.mounts:
-        try:
-            status = os.stat(mount.source)
-        except OSError as error:
-            raise exception.DeviceUnavailable(
-                str(address),
-                f"its CDI file {device.file} names {mount.source}: {error.strerror}",
-                "have the vendor's tool write that file again, as after every driver upgrade",
-            ) from error
+        status = _status(address, device, mount)
         reason = files.distrust(status, owner_uid) or _refusal(mount, status)
         if reason is None:
             yield values.Mount(os.path.realpath(mount.source), mount.target)
@@ -233,6 +276,17 @@ def _mounts(
                     "reason": reason,
                 },
             )
+
+
+def _status(address: model.PciAddress, device: cdi.Device, mount: values.Mount) -> os.stat_result:
+    try:
+        return os.stat(mount.source)
+    except OSError as error:
+        raise exception.DeviceUnavailable(
+            str(address),
+            f"its CDI file {device.file} names {mount.source}: {error.strerror}",
+            "have the vendor's tool write that file again, as after every driver upgrade",
+        ) from error
 
 
 def _refusal(mount: values.Mount, status: os.stat_result) -> str | None:

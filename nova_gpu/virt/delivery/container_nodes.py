@@ -25,7 +25,7 @@ from nova_gpu.host import nodes
 from nova_gpu.host.container import guest_processes, libraries
 from nova_gpu.host.mig import gpu_instances
 from nova_gpu.host.nvidia import proc
-from nova_gpu.host.pci import kfd
+from nova_gpu.host.pci import kfd, sysfs
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt.delivery import service
 from nova_gpu.virt.delivery.delivery import Delivery, Grant, Operation, described
@@ -104,7 +104,11 @@ class ContainerNodes(Delivery):
                 f"it is bound to the driver {card.driver}, which gives it no device node; bind it "
                 "to the vendor's driver"
             )
-        return kfd.obstacle(card.address, self._roots)
+        if reason := kfd.obstacle(card.address, self._roots):
+            return reason
+        # What reads CDI files takes a while to import.
+        has_files = any(sysfs.names(str(folder)) for folder in self._roots.cdi_spec_dirs)
+        return service.contents.obstacle(card, self._roots) if has_files else None
 
     def unsupported(self, operation: Operation, *, has_gpus: bool = True) -> str | None:
         if has_gpus and operation is Operation.LIVE_MIGRATION:

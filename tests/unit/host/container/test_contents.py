@@ -325,12 +325,28 @@ class TestFiles(CDITestCase):
         told = error.user_text
         self.assertIn("CDI file with the driver's files for it cannot be used", told)
         self.assertNotIn("/var/run/cdi", told)
+        self.assertIn(reason, contents.obstacle(card(ONE), self.host.roots, owner_uid) or "")
 
     def test_a_specification_older_than_the_driver(self) -> None:
         (self.driver / f"usr/lib/x86_64-linux-gnu/libcuda.so.{fake.VERSION}").unlink()
         error = self.assertRaises(exception.DeviceUnavailable, self.given, ONE)
         self.assertIn(f"libcuda.so.{fake.VERSION}", str(error))
         self.assertIn("nvidia.yaml", str(error))
+        reason = contents.obstacle(card(ONE), self.host.roots, UID) or ""
+        self.assertIn(f"libcuda.so.{fake.VERSION}: No such file", reason)
+        self.assertIn("write that file again", reason)
+
+    def test_libraries_of_another_driver_than_the_one_that_is_loaded(self) -> None:
+        """The packages were upgraded, and the host was not booted."""
+        self.assertTrue(self.given(ONE).mounts)
+        self.assertIsNone(contents.obstacle(card(ONE), self.host.roots, UID))
+        folder = self.host.roots.proc / "driver/nvidia"
+        folder.mkdir(parents=True, exist_ok=True)
+        line = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Tue Jan  7\n"
+        for version, said in ((fake.VERSION, None), ("999.1", "and the kernel has loaded 999.1")):
+            (folder / "version").write_text(line.format(version))
+            reason = contents.obstacle(card(ONE), self.host.roots, UID)
+            self.assertIn(said or "None", str(reason))
 
 
 class TestEnv(CDITestCase):
