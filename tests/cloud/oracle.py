@@ -98,7 +98,13 @@ class _View:
     def is_busy(self, instance: Instance) -> bool:
         """Whether something is going on with it, or its host is down"""
         host = self.cloud.hosts.get(instance.host or "")
-        return instance.task_state is not None or (host is not None and not host.is_up)
+        is_down = host is not None and not host.is_up
+        return is_down or instance.task_state is not None or instance.vm_state == "building"
+
+    def is_unbuilt(self, instance: Instance) -> bool:
+        """Whether its host died while it built it: Nova keeps what it counted for it."""
+        is_error = instance.vm_state == "error"
+        return is_error and not (instance.host and (instance.is_launched or instance.devices))
 
     def consumers(self, instance: Instance) -> Iterator[str]:
         """Yield the instance's uuid and those of its moves."""
@@ -238,8 +244,7 @@ def _allocations(view: _View) -> Iterator[Difference]:
                 text = f"{dict(amounts)} for {consumer}, which is no instance and no move"
                 yield Difference("allocation", provider.name, text)
     for instance in view.cloud.instances.values():
-        # Nova keeps what it counted for an instance whose host died before it claimed that.
-        if not view.is_busy(instance) and (instance.host or instance.vm_state != "error"):
+        if not view.is_busy(instance) and not view.is_unbuilt(instance):
             yield from _of_devices(view, instance)
             yield from _of_the_host(view, instance)
 
@@ -361,7 +366,9 @@ def _of_provider(view: _View, host: Host, provider: Provider) -> Iterator[Differ
             yield Difference("inventory", provider.name, text)
         offered = inventory.total - inventory.reserved - used
         free = host.free[provider.uuid]
-        if offered > len(free) or (is_whole and len(free) > max(offered, 0)):
+        # What is counted for an instance that has not got it yet is free for its claim alone.
+        left = max(offered, 0) + sum(_awaited(view, provider, name))
+        if offered > len(free) or (is_whole and len(free) > left):
             text = f"Placement offers {offered} {name}, a claim would find {_words(free)}"
             yield Difference("hold", provider.name, text)
         if inventory.reserved and is_whole:
@@ -370,6 +377,17 @@ def _of_provider(view: _View, host: Host, provider: Provider) -> Iterator[Differ
             if inventory.reserved > len(known):
                 text = f"{inventory.reserved} {name} are reserved, and there are reasons for"
                 yield Difference("reserved", provider.name, f"{text} {_words(known)}")
+
+
+def _awaited(view: _View, provider: Provider, name: str) -> Iterator[int]:
+    """Yield what is counted for each instance and not in the database."""
+    for instance in view.cloud.instances.values():
+        counted = sum(
+            provider.allocations.get(consumer, {}).get(name, 0)
+            for consumer in view.consumers(instance)
+        )
+        had = sum(device.provider == provider.uuid for device in view.devices(instance))
+        yield max(counted - had, 0)
 
 
 def _trackers(view: _View) -> Iterator[Difference]:

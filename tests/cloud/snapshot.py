@@ -150,6 +150,7 @@ class Instance:
     ``devices``: ``instance.resources``. ``old`` and ``new``: those of the migration context, also
     the sizes and cells. ``asked``: how many GPUs and vGPUs its flavor asks for. ``pci``: the
     functions that it has by Nova's own passthrough. ``files``: those of its disks.
+    ``is_launched``: whether it was built, once.
     """
 
     uuid: str
@@ -170,6 +171,7 @@ class Instance:
     pci: frozenset[str] = frozenset()
     fault: str | None = None
     files: tuple[tuple[str, int], ...] = ()
+    is_launched: bool = True
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -360,6 +362,7 @@ def instance_of(row: objects.Instance, fault: str | None = None) -> Instance:
         pci=frozenset(each.address for each in pci or ()),
         fault=fault,
         files=_files(pathlib.Path(CONF.instances_path) / row.uuid),
+        is_launched=row.launched_at is not None,
     )
 
 

@@ -101,6 +101,20 @@ class DifferencesTest(unittest.TestCase):
             with self.subTest(expected):
                 self.assertEqual(expected, kinds(cloud))
 
+    def test_what_died_while_it_was_built(self) -> None:
+        """Placement goes on to count for it, at Nova's word, and its claim alone would find it."""
+        rows: tuple[tuple[str, bool, set[str]], ...] = (
+            ("building", False, set()),
+            ("error", False, set()),
+            ("error", True, {"allocation"}),
+        )
+        for vm_state, is_launched, expected in rows:
+            changes = {"devices": (), "vm_state": vm_state, "is_launched": is_launched}
+            host = dataclasses.replace(HOST, domains={}, free={GROUP: CARDS})
+            cloud = dataclasses.replace(with_instance(**changes), hosts={"host1": host})
+            with self.subTest(vm_state, is_launched=is_launched):
+                self.assertEqual(expected, kinds(cloud))
+
     def test_a_host_that_is_down_is_asked_nothing(self) -> None:
         absent = Host("host1", ROOT, False, False, domains={})
         down = dataclasses.replace(CLOUD, hosts={"host1": absent})
