@@ -141,6 +141,7 @@ class Periods:
                     if knows:
                         self.usage_reader.look_again()
                         self.vgpus.make_again()
+                self.reporter.settle_bills(lambda: self.ledger.now, self.releases.products)
                 reaching.settle(self.host, self.ledger, self.usage_reader, self.reporter)
                 self.releases.settle(starting=starting)
                 # A card that could not be reset may take the host's driver with it.
