@@ -148,6 +148,8 @@ def _of_domain(view: _View, host: Host, domain: Domain, instance: Instance) -> I
     if host.is_container:
         own = sorted(set(own))
     named = [address for address in domain.devices if address not in instance.pci]
+    if not domain.is_running:  # the card of a mediated device that a boot removed is unknown
+        named = [address for address in named if ":" in address]
     by_stock = _by_stock(view, instance)
     surplus = collections.Counter(named) - collections.Counter(own)
     if surplus.total() > by_stock:
