@@ -171,9 +171,14 @@ class Releases:
                     over.address,
                     over.reason,
                 )
-        with contextlib.suppress(OSError):  # the next period tries it again
+        # The next period tries again what fails.
+        with contextlib.suppress(OSError, exception.DeviceUnavailable):
             self._follow(gpus)
-            quarantine.forget_cleaning(self._folder)
+            for address in quarantine.to_clean(self._folder):
+                # A proof is older than the note of a release that knew no proofs.
+                self._ledger.was_used([address])
+                self._proofs.revoke([address])
+                quarantine.release(self._folder, address)
             self._is_resumed = True
 
     def _follow(self, gpus: Collection[GPU]) -> None:
