@@ -20,12 +20,12 @@ from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu.vgpu import DividedCard
 from nova_gpu.host import pci_errors as host_health
 from nova_gpu.host import processes, processor
-from nova_gpu.host.pci import iommu
+from nova_gpu.host.pci import acs, iommu
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import quarantine
 from nova_gpu.host.vfio import boot_configuration, open_devices, passthrough
 from nova_gpu.virt.delivery import bind_failures, guest_address_space
-from nova_gpu.virt.inventory import discovery
+from nova_gpu.virt.inventory import discovery, joined_cards
 from nova_gpu.virt.sets import Sets
 
 
@@ -110,7 +110,7 @@ def _finding(
         drivers = {str(function): iommu.driver(function, host.roots) for function in functions}
         if not host.delivery.shares_driver:
             reasons += in_use(gpu, host.roots)
-            remarks = () if reasons else tuple(_remarks(gpu, host.roots, alike))
+            remarks = () if reasons else tuple(_remarks(host, gpu, alike))
     except (OSError, ValueError) as error:
         drivers = {}
         reasons.append(passthrough.unread(error))
@@ -159,7 +159,8 @@ def _holders(gpu: GPU, roots: Roots) -> str:
     return open_devices.as_text(holder for holder in holders if holder[2] or os.geteuid() == 0)
 
 
-def _remarks(gpu: GPU, roots: Roots, alike: int) -> Iterator[str]:
+def _remarks(host: discovery.Discovery, gpu: GPU, alike: int) -> Iterator[str]:
+    roots = host.roots
     if not iommu.is_prepared(gpu.functions, roots):
         yield (
             "it is bound to vfio-pci when a guest gets it and given back afterwards; "
@@ -172,6 +173,9 @@ def _remarks(gpu: GPU, roots: Roots, alike: int) -> Iterator[str]:
     if card := passthrough.card_bars(gpu, roots):
         size = address_space.in_gib(address_space.window(card))
         yield f"it maps {size} GiB of memory; {_largest_guest(card, roots, alike)}"
+    yield from host.joined_cards.remarks(gpu.address)
+    if parameter := acs.unsafe_interrupts(roots):
+        yield joined_cards.UNSAFE_INTERRUPTS.format(parameter)
 
 
 def _largest_guest(card: address_space.Bars, roots: Roots, alike: int) -> str:

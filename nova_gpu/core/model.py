@@ -136,7 +136,8 @@ class GPU:
 
     ``pci_root`` is its root bus (``pci0000:80``). ``pcie_switch`` is the upstream port of the
     switch that the card is behind, ``None`` for a card with a root port of its own. ``companions``
-    are the other PCI functions of its slot, such as audio. ``mig`` are the MIG instances that NVML
+    are the other PCI functions of its slot, such as audio, and ``group_peers`` the functions of
+    other selected cards in its IOMMU group. ``mig`` are the MIG instances that NVML
     reports, ``None`` unless NVML reports that the card is in MIG mode.
     """
 
@@ -149,6 +150,7 @@ class GPU:
     pcie_switch: PciAddress | None = None
     driver: str | None = None
     companions: tuple[PciAddress, ...] = ()
+    group_peers: tuple[PciAddress, ...] = ()
     links: tuple[Link, ...] = ()
     uuid: str | None = None
     mig: tuple[MIGInstance, ...] | None = None

@@ -55,6 +55,9 @@ def _completed(
     driven = {(card.product.vendor_id, card.driver) for card in cards}
     facts = nvml() if (products.NVIDIA, "nvidia") in driven else {}
     xgmi_links = direct_links.of_xgmi(roots.sysfs) if (products.AMD, "amdgpu") in driven else {}
+    groups: dict[int | None, list[model.PciAddress]] = {}
+    for card in cards:
+        groups.setdefault(card.iommu_group, []).extend(card.functions)
     completed = []
     for card in sorted(cards, key=lambda card: card.address):
         known, key = facts.get(card.address, nvml_facts.NvmlFacts()), card.product.key
@@ -69,9 +72,16 @@ def _completed(
         product = product.completed_by(products.table().get(key, card.product))
         if product.architecture is None:
             _report_unknown(key)
-        links = known.links or xgmi_links.get(card.address, ())
+        in_group = groups[card.iommu_group] if card.iommu_group is not None else []
         completed.append(
-            dataclasses.replace(card, product=product, links=links, uuid=known.uuid, mig=known.mig)
+            dataclasses.replace(
+                card,
+                product=product,
+                group_peers=tuple(sorted({*in_group}.difference(card.functions))),
+                links=known.links or xgmi_links.get(card.address, ()),
+                uuid=known.uuid,
+                mig=known.mig,
+            )
         )
     return tuple(completed)
 

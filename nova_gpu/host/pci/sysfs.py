@@ -190,20 +190,26 @@ def above(device: str) -> tuple[str | None, model.PciAddress | None]:
 
     :param device: a link such as ``bus/pci/devices/0000:84:00.0``
     """
+    root, bridges = path(device)
+    if len(bridges) < 3:  # a root port alone, or no port: the card has no neighbour behind it
+        return root, None
+    try:
+        return root, model.PciAddress.parse(bridges[-2])
+    except exception.InvalidPciAddress:
+        return root, None
+
+
+def path(device: str) -> tuple[str | None, list[str]]:
+    """Return the root bus above *device* and the bridges between them, the root port first.
+
+    :param device: as for :func:`above`
+    """
     try:
         parts = os.readlink(device).split("/")
     except OSError:
-        return None, None
+        return None, []
     roots = [index for index, part in enumerate(parts) if _ROOT.fullmatch(part)]
-    if not roots:
-        return None, None
-    bridges = parts[roots[-1] + 1 : -1]
-    if len(bridges) < 3:  # a root port alone, or no port: the card has no neighbour behind it
-        return parts[roots[-1]], None
-    try:
-        return parts[roots[-1]], model.PciAddress.parse(bridges[-2])
-    except exception.InvalidPciAddress:
-        return parts[roots[-1]], None
+    return (parts[roots[-1]], parts[roots[-1] + 1 : -1]) if roots else (None, [])
 
 
 def pcie_link(device: str) -> PcieLink | None:
