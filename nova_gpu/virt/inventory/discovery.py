@@ -89,6 +89,7 @@ class Discovery:
         self._linked = direct_links.parse(CONF.gpu.link_groups)
         self.ways = ways.Ways(self.roots, self.kept, ledger, libvirt_version, qemu_version)
         self.delivery = self.ways.whole
+        self.libvirt_version = libvirt_version
         self.joined_cards = JoinedCards(self.ways.sets, self.roots, serves=ledger is not None)
         self._open_cards = OpenCards(self.roots)
         self._nvml_facts: Mapping[PciAddress, nvml.NvmlFacts] = {}

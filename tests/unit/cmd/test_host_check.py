@@ -67,6 +67,18 @@ class HostCheckTest(base.HostTestCase):
             host.bind(address, "vfio-pci")
         self.assertIn(f"its IOMMU group 1 has {CARD}, too: one guest at a time", self.check(0))
 
+    def test_an_iommu_that_is_narrower_than_the_processor(self) -> None:
+        host = self.host()
+        processors.write_intel_iommu(host.roots.sysfs, "dmar0", 0x1C0000C40660462)
+        self.assertNotIn("install libvirt", self.check(0))
+        self.config.config(group="libvirt", cpu_mode="host-passthrough")
+        shown = self.check(0)
+        self.assertIn("the largest guest, of 39 address bits", shown)
+        self.assertIn("cannot map it (39 bits); install libvirt 9.3 or newer", shown)
+        looked = discovery.Discovery(libvirt_version=lambda: 9003000)
+        shown = self.printed(0, lambda: host_check.main(looked, self.root, as_json=False))
+        self.assertNotIn("install libvirt", shown)
+
     def test_unsafe_interrupts(self) -> None:
         host = self.host()
         path = host.roots.sysfs / "module/vfio_iommu_type1/parameters/allow_unsafe_interrupts"

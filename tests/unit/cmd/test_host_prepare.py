@@ -55,6 +55,12 @@ class HostPrepareTest(base.HostTestCase):
         self.assertEqual(set(), self.files())
         self.assertIn("nothing to undo", self.undo())
 
+    def test_cards_of_one_group(self) -> None:
+        """Guests get them once no driver of the host has one of them."""
+        self.host.add_gpu(CARD, "10de", "1e04", iommu_group=7)
+        self.host.add_gpu("0000:82:00.0", "10de", "1b84", iommu_group=7)
+        self.assertIn("    options vfio-pci ids=10de:1b84,10de:1e04\n", self.prepare())
+
     def test_no_folder_for_grub(self) -> None:
         self.add_card(iommu_group=None)
         (self.target / "etc/default/grub.d").rmdir()
