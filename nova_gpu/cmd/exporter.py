@@ -70,7 +70,7 @@ GAUGES = {
     ),
     "nova_gpu_unseparated": (
         "KVM: whether a PCI Express port does not separate the card from other cards (ACS is "
-        "missing or off). Absent if only root can read that.",
+        "missing or off). Absent while nova-compute has not noted it and only root can read it.",
         ("address",),
     ),
     "nova_gpu_unsafe_interrupts": (

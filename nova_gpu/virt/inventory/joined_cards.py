@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import collections
+import contextlib
+import pathlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 
 from oslo_log import log as logging
@@ -15,6 +17,7 @@ from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.topology import topology
 from nova_gpu.host.pci import acs
 from nova_gpu.host.roots import Roots
+from nova_gpu.host.state import files
 from nova_gpu.virt.sets import Sets
 
 LOG = logging.getLogger(__name__)
@@ -58,9 +61,10 @@ class JoinedCards:
     def __init__(self, sets: Sets, roots: Roots, *, serves: bool) -> None:
         """Create it without any card.
 
-        :param serves: whether this is nova-compute. The commands read what their user may read, and
-            leave out ports that they cannot read.
+        :param serves: whether this is nova-compute, which notes what it has read of ports. The
+            commands take from there what their user cannot read, and leave out other ports.
         """
+        self._path = pathlib.Path(CONF.state_path, "gpu-ports")
         self._sets = sets
         self._roots = roots
         self._serves = serves
@@ -116,10 +120,30 @@ class JoinedCards:
                     faults |= nova_gpu.privsep.acs.read(sorted(unread))
             except boundary.Failure as error:
                 LOG.warning("Cannot read the ACS of PCI Express ports: %s", error)
+        elif unread:
+            faults |= {port: fault for port, fault in self._noted().items() if port in unread}
         known = {**self._faults, **faults}
         if self._serves:
             known = {**dict.fromkeys(self._ports, _UNREAD), **known}
-        self._faults = {port: known[port] for port in self._ports if port in known}
+        known = {port: known[port] for port in self._ports if port in known}
+        if self._serves and known != self._faults:
+            self._note(known)
+        self._faults = known
+
+    def _noted(self) -> dict[str, str | None]:
+        """Return what nova-compute has noted of ports since the host booted."""
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+            content = files.read_json(self._path)
+            if content["boot_id"] == self._roots.boot_id():
+                return dict(content["faults"])
+        return {}
+
+    def _note(self, faults: Mapping[str, str | None]) -> None:
+        try:
+            content = {"boot_id": self._roots.boot_id(), "faults": dict(faults)}
+            files.write_json(self._path, content)
+        except OSError as error:
+            LOG.warning("Cannot note the ACS of ports for commands of other users: %s", error)
 
     def _unseparated(self) -> dict[_Joint, str]:
         """Return the cards that ports do not separate, with the sentence's part that says why."""
@@ -180,7 +204,10 @@ class JoinedCards:
                     f"the IOMMU does not separate it from {_listed(cards - {card})} ({why}): {what}"
                 )
         if self.unseparated(card) is None:
-            yield "whether PCI Express ports separate it from other cards is seen by root only"
+            yield (
+                "whether PCI Express ports separate it from other cards is seen by root only, "
+                "while nova-compute has not noted it"
+            )
 
     def beside_parts(self, cards: Iterable[GPU], divided: Set[PciAddress]) -> dict[PciAddress, str]:
         """Return why *cards* that are joined with a *divided* card are not offered whole."""

@@ -10,8 +10,9 @@ import fixtures
 from nova import objects
 from oslotest import base
 
+from nova_gpu.virt.inventory import discovery
 from nova_gpu.virt.lifecycle.start import Kind
-from tests.fixtures import hosts, pci
+from tests.fixtures import cards, hosts, kernel, pci
 from tests.fixtures.compute import Compute
 
 PORTS = ("0000:02:00.0", "0000:02:01.0")
@@ -119,6 +120,22 @@ class UnseparatedTest(_ThreeCardsTestCase):
                 self.spawn(ONE)
                 self.assertEqual((3, 0), self.inventory())
         read.assert_called_with(list(PORTS))
+
+    def test_commands_of_users_who_cannot_read_it(self) -> None:
+        """They take what nova-compute has noted in this boot of the host."""
+        self.host.set_acs(PORTS[0], None)
+        self.begin()
+        for port in PORTS:
+            (self.host.path(port) / "config").unlink()
+        one, apart = cards.addresses(ONE, APART)
+        command = discovery.Discovery()
+        command.find()
+        self.assertIs(True, command.joined_cards.unseparated(one))
+        self.assertIs(False, command.joined_cards.unseparated(apart))
+        kernel.boot(self.host, "another-boot")
+        command = discovery.Discovery()
+        command.find()
+        self.assertIsNone(command.joined_cards.unseparated(one))
 
     def test_what_nobody_can_read(self) -> None:
         for port in PORTS:
