@@ -111,7 +111,7 @@ def _finding(
         drivers = {str(function): iommu.driver(function, host.roots) for function in functions}
         if not host.delivery.shares_driver:
             reasons += in_use(gpu, host.roots)
-            remarks = () if reasons else tuple(_remarks(host, gpu, alike))
+            remarks = () if reasons else tuple(_remarks(host, gpu, root, alike))
     except (OSError, ValueError) as error:
         drivers = {}
         reasons.append(passthrough.unread(error))
@@ -160,13 +160,17 @@ def _holders(gpu: GPU, roots: Roots) -> str:
     return open_devices.as_text(holder for holder in holders if holder[2] or os.geteuid() == 0)
 
 
-def _remarks(host: discovery.Discovery, gpu: GPU, alike: int) -> Iterator[str]:
+def _remarks(host: discovery.Discovery, gpu: GPU, root: pathlib.Path, alike: int) -> Iterator[str]:
     roots = host.roots
     if not iommu.is_prepared(gpu.functions, roots):
-        yield (
-            "it is bound to vfio-pci when a guest gets it and given back afterwards; "
-            "nova-gpu host prepare binds it when the host boots"
-        )
+        first = "it is bound to vfio-pci when a guest gets it and given back afterwards"
+        unbound = [f for f in gpu.functions if not iommu.is_with_vfio(f, roots)]
+        built_in = boot_configuration.taken_before(unbound, root, roots)
+        if len(built_in) < len(unbound):
+            yield f"{first}; nova-gpu host prepare binds it when the host boots"
+        else:
+            names = ", ".join(f"{function} ({driver})" for function, driver in built_in.items())
+            yield f"{first}; drivers that are built into the kernel take {names} at boot"
         if os.geteuid() != 0:
             yield "processes of other users that have it open are seen by root only"
     elif who := _holders(gpu, roots):

@@ -57,7 +57,9 @@ class HostCheckTest(base.HostTestCase):
     def test_ports_that_only_root_can_read(self) -> None:
         host = self.switch()
         (host.path("0000:02:01.0") / "config").unlink()
-        self.assertEqual(2, self.check(0).count("from other cards is seen by root only"))
+        self.assertEqual(
+            2, self.check(0).count("from other cards is seen by root only, while nova")
+        )
 
     def test_one_group(self) -> None:
         host = self.host()
@@ -78,6 +80,18 @@ class HostCheckTest(base.HostTestCase):
         looked = discovery.Discovery(libvirt_version=lambda: 9003000)
         shown = self.printed(0, lambda: host_check.main(looked, self.root, as_json=False))
         self.assertNotIn("install libvirt", shown)
+
+    def test_a_driver_that_is_built_into_the_kernel(self) -> None:
+        host = self.host()
+        host.bind(AUDIO, "xhci_hcd")
+        modules = self.root / "lib/modules" / os.uname().release
+        modules.mkdir(parents=True)
+        (modules / "modules.builtin").write_text("kernel/drivers/usb/host/xhci-pci.ko\n")
+        self.assertIn("host prepare binds it when", self.check(0))
+        host.bind(CARD, "vfio-pci")
+        shown = self.check(0)
+        self.assertIn(f"built into the kernel take {AUDIO} (xhci_hcd) at boot", shown)
+        self.assertNotIn("host prepare", shown)
 
     def test_unsafe_interrupts(self) -> None:
         host = self.host()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 
 from nova_gpu.cmd import host_prepare
 from nova_gpu.core import exception
@@ -117,6 +118,19 @@ class HostPrepareTest(base.HostTestCase):
         self.assertIn("the kernel's command line gives vfio-pci", self.prepare(1, apply=True))
         line.write_text("vfio_pci.ids=15b3:101d,10de:10f0,10de:1e04\n")
         self.assertIn("ids=10de:10f0,10de:1e04,15b3:101d\n", self.prepare(apply=True))
+
+    def test_a_driver_that_is_built_into_the_kernel(self) -> None:
+        self.add_card()
+        self.host.bind(AUDIO, "xhci_hcd")
+        modules = self.target / "lib/modules" / os.uname().release
+        modules.mkdir(parents=True)
+        text = (
+            f"{AUDIO} is bound when a guest gets it: its driver xhci_hcd is built into the kernel"
+        )
+        (modules / "modules.dep").write_text("kernel/drivers/usb/host/xhci-pci.ko.xz:\n")
+        self.assertNotIn(text, self.prepare())
+        (modules / "modules.builtin").write_text("kernel/drivers/usb/host/xhci-pci.ko\n")
+        self.assertIn(text, self.prepare())
 
     def test_a_card_that_no_guest_can_have(self) -> None:
         self.add_card(mapped_mib=64 << 20)
