@@ -80,7 +80,10 @@ instances that are stopped already.
 Facts about a product that neither NVML nor the built-in table knows, or that override them. Set it
 once per product, as ``vendor_id:product_id key=value ...`` with the keys ``architecture`` (a word),
 ``memory_mib`` (MiB, an integer) and ``name`` (the rest of the line, so it comes last), for example
-``10de:2335 architecture=hopper memory_mib=143771 name=H200 SXM``.
+``10de:2335 architecture=hopper memory_mib=143771 name=H200 SXM``. Boards of several names may have
+one product id, such as NVIDIA's A2 and A16. A line with the ids of the subsystem is about one of
+them: ``10de:25b6:10de:157e name=A2`` (``subsystem`` in ``nova-gpu show``). Cards of one product
+stay in one resource provider; if a host has boards of several names, its model is all of them.
 """,
     ),
     cfg.MultiStrOpt(

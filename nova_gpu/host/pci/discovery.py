@@ -36,7 +36,7 @@ def discover(
     A card that cannot be read, or disappears meanwhile, is left out. A fact about a product comes
     from *overrides*, else from NVML, else from the built-in table.
 
-    :param overrides: the products of ``[gpu]product``, by key
+    :param overrides: the products of ``[gpu]product``, as :func:`products.parse_overrides`
     :param nvml: queries NVML; called only if a selected card is bound to the nvidia driver
     :raises DiscoveryFailed: if the PCI functions cannot be listed
     """
@@ -68,7 +68,8 @@ def _completed(
             memory_mib=known.memory_mib,
             compute_capability=known.compute_capability,
         )
-        product = overrides.get(key, card.product).completed_by(by_nvml)
+        of_board = overrides.get(f"{key}:{card.subsystem}", card.product)
+        product = of_board.completed_by(overrides.get(key, card.product)).completed_by(by_nvml)
         product = product.completed_by(products.table().get(key, card.product))
         if product.architecture is None:
             _report_unknown(key)
@@ -178,6 +179,7 @@ def _read(device: str, name: str, class_code: int) -> model.GPU:
         pci_root=pci_root,
         pcie_switch=pcie_switch,
         driver=sysfs.link(device, "driver"),
+        subsystem=sysfs.subsystem(device),
     )
 
 

@@ -94,6 +94,14 @@ def ids(device: str) -> tuple[str, str]:
     return _id(device, "vendor"), _id(device, "device")
 
 
+def subsystem(device: str) -> str | None:
+    """Return the ids of a PCI function's board as ``10de:157e``, ``None`` if they are unknown."""
+    try:
+        return f"{_id(device, 'subsystem_vendor')}:{_id(device, 'subsystem_device')}"
+    except (OSError, ValueError):
+        return None
+
+
 def _id(device: str, name: str) -> str:
     number = hexadecimal(device, name)
     if number not in range(1 << 16):
