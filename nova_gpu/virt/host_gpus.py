@@ -84,7 +84,9 @@ class HostGPUs:
         watch = monitor.Watch(host_discovery.roots, asks_nvml=ways.whole.shares_driver)
         tracker = Tracker(lambda: virtapi._compute.rt)
         neighbours = Neighbours(tracker, host_discovery.roots)
-        self._published = published = CardInventory(ledger, ways, host_discovery.links, neighbours)
+        self._published = published = CardInventory(
+            ledger, ways, host_discovery.joined_cards, neighbours
+        )
         proofs = Proofs(
             host_discovery.proofs, host_discovery.roots, host_discovery.identities, ledger
         )
