@@ -19,10 +19,6 @@ class CrossedTest(unittest.TestCase):
             self.assertIs(error, raised.exception.__cause__)
             self.assertEqual(str(error), str(raised.exception))
 
-    def test_its_text_is_one_line(self) -> None:
-        error = OSError("a\nb \x1b")
-        self.assertEqual("a b \N{REPLACEMENT CHARACTER}", str(boundary.Failure(error)))
-
     def test_first_line(self) -> None:
         for error, line in (
             (OSError(" remote error\n[stack]\n"), "remote error"),

@@ -5,7 +5,7 @@ import sys
 import unicodedata
 import unittest
 
-from nova_gpu.core import exception, printable
+from nova_gpu.core import printable
 from tests.fixtures.bases import fuzz
 
 _INSTEAD = "\N{REPLACEMENT CHARACTER}"
@@ -42,8 +42,3 @@ class PrintableTest(unittest.TestCase):
         self.assertEqual(
             {f"a{_INSTEAD}": [f"1\n2{_INSTEAD}", ("b" * 1997 + "...", 3, None)]}, shown
         )
-
-    def test_an_error_is_one_line(self) -> None:
-        wrong = exception.InvalidExtraSpec("gpus\x1b[2K", "1\n2", "no\nnumber", "1 to\u2028 8")
-        self.assertTrue(str(wrong).isprintable())
-        self.assertEqual("1\n2", wrong.value)

@@ -90,18 +90,6 @@ class StatsTest(unittest.TestCase):
             with self.subTest(wrong=wrong), self.assertRaises(exception.InvalidStats):
                 stats.loads(json.dumps({**fields, "divided": {**fields["divided"], **wrong}}))
 
-    def test_the_form_on_the_wire(self) -> None:
-        host = stats.HostStats("LXC", (FERMI,))
-        self.assertEqual(SECOND | {"groups": [GROUP]}, json.loads(stats.dumps(stats.Report(host))))
-        cells = ((-1, 0, -1, -1, 4), (-1, 1, -1, -1, 3))
-        report = stats.Report(host, (cells,), stats.Reserved(vcpus=2, memory_mib=4096))
-        self.assertEqual((8, 7, 7), (report.cards, report.free_gpus, report.free_cards))
-        more = {
-            "free": [[list(cell) for cell in cells]],
-            "reserved_per_free_gpu": {"vcpus": 2, "memory_mib": 4096},
-        }
-        self.assertEqual(SECOND | {"groups": [GROUP]} | more, json.loads(stats.dumps(report)))
-
     def test_what_is_beside_free_gpus(self) -> None:
         host = stats.HostStats("LXC", (FERMI,))
         text = stats.dumps(stats.Report(host, ((),), near=((2, 4, 0, 1),)))
@@ -120,11 +108,6 @@ class StatsTest(unittest.TestCase):
         for wrong in ([], [[1], [1]], [["1"]], [[-1]], [1], None):
             with self.subTest(wrong=wrong), self.assertRaises(exception.InvalidStats):
                 stats.loads(json.dumps(fields | {"near": wrong}))
-
-    def test_a_host_with_many_cards_says_it_in_few_words(self) -> None:
-        cells = tuple((number // 4, number // 4, number // 2, number, 1) for number in range(8))
-        report = stats.Report(stats.HostStats("LXC", (FERMI,)), (cells,), stats.Reserved(8, 65536))
-        self.assertLess(len(stats.dumps(report)), 500)
 
     def test_hosts_of_the_first_version_are_read(self) -> None:
         """A scheduler is upgraded before the compute hosts."""

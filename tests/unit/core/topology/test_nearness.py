@@ -26,11 +26,6 @@ class KindTest(unittest.TestCase):
         ):
             self.assertIs(expected, Neighbour(class_code).kind)
 
-    def test_wanted(self) -> None:
-        both = Neighbour(NIC), Neighbour(NVME), Neighbour(0x010601)
-        for near, expected in ((Near.NIC, both[:1]), (Near.NVME, both[1:2]), (Near.ANY, ())):
-            self.assertEqual(expected, nearness.wanted(near, both))
-
 
 class DistanceTest(unittest.TestCase):
     def test_to_one(self) -> None:
