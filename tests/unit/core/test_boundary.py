@@ -32,11 +32,6 @@ class CrossedTest(unittest.TestCase):
         with self.assertRaises(KeyError), boundary.crossed(ValueError, LookupError):
             raise KeyError("gone")
 
-    def test_a_failure_within_another_is_the_first(self) -> None:
-        with self.assertRaises(boundary.Failure) as raised, boundary.crossed(), boundary.crossed():
-            raise OSError("no daemon")
-        self.assertIsInstance(raised.exception.error, OSError)
-
     def test_what_ends_the_process_passes(self) -> None:
         with self.assertRaises(SystemExit), boundary.crossed():
             raise SystemExit(1)

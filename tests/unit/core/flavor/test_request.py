@@ -2,10 +2,9 @@
 from __future__ import annotations
 
 import unittest
-from unittest import mock
 
 from nova_gpu.core import exception
-from nova_gpu.core.flavor import request, request_group, summary
+from nova_gpu.core.flavor import request, summary
 from nova_gpu.core.flavor.parsers import OnStop
 from nova_gpu.core.flavor.request_group import GroupRequest
 from tests.fixtures.flavor_requests import asked, whole
@@ -49,25 +48,6 @@ class WholeTest(unittest.TestCase):
         )
         expected = GroupRequest("", 2, frozenset({FERMI, "HW_GPU_API_VULKAN"}), frozenset({KEPLER}))
         self.assertEqual((2, (expected,), True), (asked.count, asked.groups, asked.counted))
-
-    def test_suffixed_groups_are_summed_with_their_own_traits(self) -> None:
-        asked = whole(
-            {
-                "resources1:PGPU": "1",
-                "trait1:CUSTOM_ANY": "required",
-                "resources_gpu:PGPU": "3",
-                f"trait_gpu:{FERMI}": "required",
-                f"trait:{KEPLER}": "required",
-            }
-        )
-        self.assertEqual(4, asked.count)
-        self.assertEqual(
-            (
-                GroupRequest("1", 1, frozenset({"CUSTOM_ANY"})),
-                GroupRequest("_gpu", 3, frozenset({FERMI})),
-            ),
-            asked.groups,
-        )
 
     def test_contradictions_and_nonsense(self) -> None:
         for specs, parts in (
@@ -130,16 +110,6 @@ class WholeTest(unittest.TestCase):
             with self.assertRaisesRegex(exception.InvalidExtraSpec, said):
                 request.of(specs).check()
 
-    def test_a_refusal_fits_into_a_fault(self) -> None:
-        prefix = "No valid host was found. Scheduling failed: "
-        for specs in (
-            {"gpus": "<or> 2 <or> 4"},
-            {"gpus": "1", "gpu_arch": "<all-in> fermi kepler"},
-            {"gpus": "1", "hypervisor": "s== LXC", "hypervisor_type": "s!= QEMU"},
-        ):
-            with self.subTest(specs=specs):
-                self.assertLess(len(prefix + refusal(specs)), 255)
-
 
 class VGPUTest(unittest.TestCase):
     def test_how_many_and_of_what_type(self) -> None:
@@ -199,15 +169,6 @@ class VGPUOfEachTest(unittest.TestCase):
 
 
 class FlavorRequestTest(unittest.TestCase):
-    def test_each_part_is_read_once(self) -> None:
-        asked = request.of({"gpus": "1", "vgpus": "2", "gpu:option_rom": "no"})
-        self.assertIs(asked, request.of(dict(asked.extra_specs)))
-        with mock.patch.object(request_group, "parse", wraps=request_group.parse) as parse:
-            for _ in range(3):
-                self.assertEqual((asked.whole, asked.vgpus), asked.requests)
-                self.assertFalse(asked.option_rom)
-        self.assertEqual(["PGPU", "VGPU"], sorted(call.args[1] for call in parse.mock_calls))
-
     def test_a_word_is_refused_to_who_judges_it(self) -> None:
         asked = request.of({"gpus": "1", "gpu:option_rom": "perhaps", "vgpu_type": "a"})
         assert asked.whole

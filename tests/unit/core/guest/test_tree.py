@@ -115,26 +115,6 @@ class PropertyTest(unittest.TestCase):
 
 
 class TreeTest(unittest.TestCase):
-    def test_two_nodes_and_a_switch(self) -> None:
-        """The first root has a bus itself, one behind its port, one in the switch and two behind
-        that; the second has two."""
-        found = tree.of([*PAIR, ELSEWHERE])
-        assert found is not None
-        self.assertEqual(
-            (
-                Controller(1, Model.EXPANDER, bus_number=249, node=0),
-                Controller(2, Model.ROOT_PORT, 1, 0),
-                Controller(3, Model.UPSTREAM, 2, 0),
-                Controller(4, Model.DOWNSTREAM, 3, 0),
-                Controller(5, Model.DOWNSTREAM, 3, 1),
-                Controller(6, Model.EXPANDER, bus_number=254, node=1),
-                Controller(7, Model.ROOT_PORT, 6, 0),
-            ),
-            found.controllers,
-        )
-        self.assertEqual([4, 5, 7], list(found.behind.values()))
-        self.assertEqual((0, 1), found.nodes)
-
     def test_too_many(self) -> None:
         roots = [placed(f"0000:{bus:02x}:00.0", 0, f"pci0000:{bus:02x}") for bus in range(1, 18)]
         self.assertIsNone(tree.of(roots))

@@ -115,13 +115,6 @@ class WaysTest(unittest.TestCase):
         self.assertEqual([(1,), (4,), (0,)], capacity.ways([asked(2, FERMI)], groups))
         self.assertEqual([], capacity.ways([asked(9)], groups))
 
-    def test_several_parts(self) -> None:
-        groups = [group(3), group(1)]
-        parts = [asked(1), asked(2)]
-        self.assertEqual([(0, 0), (1, 0)], capacity.ways(parts, groups))
-        self.assertEqual([(1, 0)], capacity.ways(parts, groups, isolate=True))
-        self.assertEqual([], capacity.ways([asked(2), asked(2)], groups))
-
 
 class PackingTest(unittest.TestCase):
     def test_as_brute_force(self) -> None:

@@ -122,23 +122,6 @@ class ShortageTest(unittest.TestCase):
             "no host has vGPUs with gpu:model a16: those are given whole", reason.log_text
         )
 
-    def test_of_vgpus(self) -> None:
-        asked = vgpus(**{"vgpus": "1", "gpu:memory_mib": ">= 2048"})
-        self.assertEqual(
-            "no host has vGPUs (gpu:memory_mib >= 2048): there are vGPUs for each of these "
-            "conditions, and none for all of them at once",
-            reasons.nowhere(asked, asked.groups[0], [], []).log_text,
-        )
-        known = {
-            "CUSTOM_GPU_VGPU_TYPE_A",
-            "CUSTOM_GPU_MEMORY_MIB_1024",
-            "CUSTOM_GPU_MEMORY_MIB_512",
-        }
-        self.assertEqual(
-            "no host has vGPUs with gpu:memory_mib >= 2048; there are: 512, 1024",
-            getattr(reasons.unknown_name(asked, known), "log_text", None),
-        )
-
 
 class MissingTest(unittest.TestCase):
     def test_first_reason_of_several_requests(self) -> None:

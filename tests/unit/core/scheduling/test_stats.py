@@ -30,20 +30,6 @@ SECOND = FIRST | {"v": 2}
 
 
 class StatsTest(unittest.TestCase):
-    def test_what_is_written_is_what_is_read(self) -> None:
-        for groups in (
-            (),
-            (stats.GroupStats("10de:1091", None, "lxc", 0),),
-            (FERMI, stats.GroupStats("1002:66a0", "gcn5", "pci", 4)),
-        ):
-            for free, reserved in (
-                (None, stats.NOTHING),
-                (tuple(((0, 0, -1, -1, 2),) for _ in groups), stats.Reserved(2, 4096)),
-            ):
-                report = stats.Report(stats.HostStats("LXC", groups), free, reserved)
-                with self.subTest(report=report):
-                    self.assertEqual(report, stats.loads(stats.dumps(report)))
-
     def test_cards_in_sets(self) -> None:
         board = dataclasses.replace(FERMI, partitions=(1, 2))
         host = stats.HostStats("QEMU", (FERMI, board))

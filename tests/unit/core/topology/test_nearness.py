@@ -39,10 +39,6 @@ class DistanceTest(unittest.TestCase):
         ):
             self.assertEqual(expected, nearness.distance(GPU, [neighbour]))
 
-    def test_to_the_nearest(self) -> None:
-        found = [Neighbour(NIC, 1), Neighbour(NIC, 0, "pci0000:00"), Neighbour(NIC, 0)]
-        self.assertEqual(1, nearness.distance(GPU, found))
-
     def test_what_is_not_known_is_far(self) -> None:
         nowhere = cards.placed("0000:04:00.0", None)
         for gpu, found in ((GPU, [Neighbour(NIC)]), (nowhere, [Neighbour(NIC)]), (GPU, [])):
