@@ -231,9 +231,9 @@ def taken_before(
     """
     if module_kind(root) == "builtin":
         return {}
-    found = {}
+    drivers = {}
     for function in functions:
         driver = iommu.driver(function, roots)
         if driver and module_kind(root, _MODULES.get(driver, driver)) == "builtin":
-            found[function] = driver
-    return found
+            drivers[function] = driver
+    return drivers

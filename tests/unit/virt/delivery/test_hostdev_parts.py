@@ -69,7 +69,7 @@ class VirtualFunctionsTest(base.BaseTestCase):
             guest.cpu = vconfig.LibvirtConfigGuestCPU()
             guest.cpu.mode = "host-passthrough"
             way.render(objects.Instance(uuid=UUID), request.of({}), guest, [slot])
-            bits = etree.fromstring(guest.to_xml()).find("cpu/maxphysaddr")
+            (bits,) = etree.fromstring(guest.to_xml()).findall("cpu/maxphysaddr")
             self.assertEqual({"mode": "passthrough", "limit": "39"}, dict(bits.attrib))
 
     def test_a_plain_one_that_the_hosts_driver_would_take(self) -> None:
