@@ -85,9 +85,6 @@ class TestMake(HostTestCase):
         self.assertIn("it has 1g.18gb, 3g.71gb", said)
         self.assertEqual(["mode 1", "mode 0"], self.done())
 
-    def test_no_room(self) -> None:
-        self.assertIn("it has no room for an instance of 3g.71gb", self.refused("3g.71gb"))
-
     def test_nothing_half_done_stays(self) -> None:
         self.say(compute_room="1")
         self.assertIn("Insufficient Resources", self.refused())
@@ -104,11 +101,6 @@ class TestMake(HostTestCase):
         self.assertIn("a process uses the card, or it must be reset", self.refused())
         self.assertEqual(["mode 1", "mode 0"] * 2, self.done())
 
-    def test_again_while_a_process_asks_nvml(self) -> None:
-        self.say(gpu_mig_pending="1")
-        self.assertEqual(3, self.make())
-        self.assertEqual(["mode 1", "mode 0", "mode 1"], self.done()[:3])
-
     def test_a_driver_that_hangs(self) -> None:
         self.say(init="sh:sleep 60")
         self.assertIn("0.5 s", self.refused(timeout_s=0.5))
@@ -117,15 +109,3 @@ class TestMake(HostTestCase):
         (self.root / "pynvml.py").write_text("raise ImportError('no such')")
         self.useFixture(fixtures.EnvironmentVariable("PYTHONPATH", str(self.root)))
         self.assertIn("nvidia-ml-py cannot be imported: no such", self.refused())
-
-    def test_a_card_of_another_driver(self) -> None:
-        self.host.add_gpu("0000:3b:00.0", "10de", "2335", driver="vfio-pci")
-        error = self.assertRaises(
-            exception.DeviceUnavailable,
-            mig_layout.make,
-            PciAddress.parse("0000:3b:00.0"),
-            "1g.18gb",
-            self.host.roots,
-            60,
-        )
-        self.assertIn("it is not bound to NVIDIA's driver", str(error))

@@ -33,11 +33,6 @@ class QuarantineTest(HostTestCase):
         found = quarantine.unavailable(self.folder, [card], self.host.roots)
         return availability.text(found.get(card.address, ()))
 
-    def test_nothing(self) -> None:
-        self.assertEqual({}, quarantine.load(self.folder))
-        self.assertIsNone(self.reason())
-        self.assertIsNone(quarantine.release(self.folder, self.card.address))
-
     def test_there_and_back(self) -> None:
         entry = self.put()
         self.assertEqual({self.card.address: entry}, quarantine.load(self.folder))
@@ -46,10 +41,6 @@ class QuarantineTest(HostTestCase):
         self.assertEqual(0o644, (self.folder / f"{ADDRESS}.json").stat().st_mode & 0o777)
         self.assertEqual(entry, quarantine.release(self.folder, self.card.address))
         self.assertIsNone(self.reason())
-
-    def test_of_the_neighbour(self) -> None:
-        self.put()
-        self.assertIsNone(self.reason(cards.card("0000:89:00.0")))
 
     def test_another_product_is_another_card(self) -> None:
         self.put()
@@ -84,14 +75,6 @@ class QuarantineTest(HostTestCase):
             self.assertIn("cannot be understood", self.reason() or "")
         self.assertIsNotNone(quarantine.release(self.folder, self.card.address))
         self.assertIsNone(self.reason())
-
-    def test_a_file_that_is_none(self) -> None:
-        (self.folder / f"{ADDRESS}.json").mkdir(parents=True)
-        self.assertIn("cannot be understood", self.reason() or "")
-
-    def test_unreadable_folder(self) -> None:
-        self.folder.write_text("a file in its place")
-        self.assertIn("cannot be read", self.reason() or "")
 
     def test_what_is_about_no_card(self) -> None:
         self.put()
@@ -184,24 +167,6 @@ class MovedTest(HostTestCase):
         found = self.loaded()
         self.assertEqual(("the second", "the first"), (found[ONE].reason, found[TWO].reason))
 
-    def test_one_behind_another(self) -> None:
-        for address in (ONE, TWO):
-            self.put(address, f"was at {address}")
-        self.move((ONE, TWO), (TWO, NEW))
-        self.follow()
-        found = self.loaded()
-        self.assertEqual([NEW, TWO], sorted(found))
-        self.assertEqual(f"was at {TWO}", found[NEW].reason)
-
-    def test_another_card_in_its_place(self) -> None:
-        self.put(ONE)
-        self.host.remove(ONE)
-        self.plug(ONE, 7)
-        self.assertEqual({}, self.kept())
-        card = self.gpu_at(ONE)
-        own = self.identities([card])[card.address]
-        self.assertFalse(quarantine.is_about(self.loaded()[ONE], card, own))
-
     def without_serial_numbers(self) -> None:
         for address in (ONE, TWO, THREE):
             config = self.host.path(address) / "config"
@@ -238,11 +203,3 @@ class MovedTest(HostTestCase):
         path.write_text(json.dumps(content))
         self.move((ONE, NEW), (TWO, ONE))
         self.assertEqual([ONE], list(self.kept()))
-
-    def test_a_garbled_one(self) -> None:
-        self.put(ONE)
-        path = self.folder / f"{ONE}.json"
-        content = json.loads(path.read_text())
-        for garbled in (1, [], {"identity": {}}, {"identity": [], "addresses": [], "boot_id": ""}):
-            path.write_text(json.dumps({**content, "seen": garbled}))
-            self.assertIn("cannot be understood", self.kept()[ONE])
