@@ -69,6 +69,11 @@ class CleanCommandTest(base.BaseTestCase):
         )
         self.assertEqual(b"here\n", error.output)
 
+    def test_not_a_program(self) -> None:
+        self.script("true")
+        self.program.write_bytes(b"\0")
+        self.assertRaises(child.Failed, self.run_it)
+
     def refused(self, program: str | pathlib.Path | None = None) -> str:
         command = [str(program or self.program)]
         error = self.assertRaises(exception.InvalidOption, clean_command.check, command, self.root)

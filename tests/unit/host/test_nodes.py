@@ -97,6 +97,11 @@ class TestWhose(NodesTestCase):
         for node in ("/dev/nvidia-uvm-tools", "/dev/kfd", "/dev/nvidia-caps/nvidia-cap12"):
             self.assertFalse(nodes.is_required(node), node)
 
+    def test_open_mode(self) -> None:
+        self.assertEqual(0o20666, nodes.open_mode("/dev/dri/renderD128", 0o20660))
+        self.assertEqual(0o20666, nodes.open_mode("/dev/nvidia0", 0o20666))
+        self.assertEqual(0o20404, nodes.open_mode("/dev/nvidia-caps/nvidia-cap12", 0o20400))
+
 
 class TestMakeNodes(NodesTestCase):
     """A script in the place of nvidia-modprobe writes down how it was called."""
@@ -136,6 +141,15 @@ class TestMakeNodes(NodesTestCase):
         self.make(card(ONE), card(TWO))
         self.assertEqual(2, len(self.called()))
 
+    def test_mig_capabilities_are_asked_for(self) -> None:
+        self.tool("exit 0")
+        self.host.add_gpu(ONE, "10de", "2335", minor=0, mig=[(1, 0)])
+        self.make(card(ONE))
+        mig = self.roots.proc / "driver/nvidia/capabilities/gpu0/mig"
+        self.assertEqual(
+            f"-c 255 -c 0 -f {mig}/gi1/access -f {mig}/gi1/ci0/access", self.called()[0]
+        )
+
     def test_nothing_to_do(self) -> None:
         self.tool("exit 0")
         self.host = hosts.Host(self.root / "other", nodes=Nodes.FILES)
@@ -151,6 +165,20 @@ class TestMakeNodes(NodesTestCase):
         for word in (ONE, "/dev/nvidia4", "/dev/nvidiactl", "exited 1", "no such device"):
             self.assertIn(word, self.log.output)
         self.assertNotIn("nvidia-uvm-tools", self.log.output)
+
+    def test_no_tool(self) -> None:
+        self.useFixture(fixtures.EnvironmentVariable("PATH", str(self.tools)))
+        self.host.add_gpu(ONE, "10de", "2335", minor=4)
+        self.make(card(ONE))
+        self.assertIn("nvidia-modprobe is not on the PATH", self.log.output)
+
+    def test_a_tool_that_cannot_be_run(self) -> None:
+        self.tool("exit 0")
+        (self.tools / "nvidia-modprobe").write_text(f"#!{self.tools}/none\n")
+        self.host.add_gpu(ONE, "10de", "2335", minor=4)
+        self.make(card(ONE))
+        for word in (ONE, "nvidia-modprobe -c 255 -c 4", "No such file or directory"):
+            self.assertIn(word, self.log.output)
 
     def test_a_tool_that_hangs_is_given_up(self) -> None:
         self.tool("exec sleep 60")

@@ -95,6 +95,9 @@ class TestRefusal(CDITestCase):
         self.refused(self.write("etc/a.json", '{"kind": "a/b", "kind": "a/c"}'), "'kind'")
         self.refused(self.write("etc/a.yaml", "devices:\n- name: a\n  name: b\n"), "'name'")
 
+    def test_a_yaml_alias_that_leads_to_itself(self) -> None:
+        self.refused(self.write("etc/a.yaml", "&a [*a]"), "YAML aliases contains itself")
+
     def test_everybody_could_have_written_it(self) -> None:
         path = self.save("etc/a.json", document())
         path.chmod(0o646)
@@ -150,6 +153,10 @@ class TestDevices(CDITestCase):
         self.save("etc/sub/a.yaml", document())
         fake.write(self.root / "etc/README", b"{")
         self.assertEqual({}, self.devices())
+        self.assertEqual("", self.log.output)
+
+    def test_no_folder(self) -> None:
+        self.assertEqual({}, cdi.find([self.root / "nowhere"], UID).devices)
         self.assertEqual("", self.log.output)
 
     def test_a_folder_not_to_be_believed(self) -> None:

@@ -124,6 +124,20 @@ class TestFolder(LibrariesTestCase):
         self.assertEqual(folders[:1], list(self.library_root.iterdir()))
         self.assertEqual(2, len(list(folders[0].iterdir())))
 
+    def test_a_source_that_is_gone(self) -> None:
+        os.unlink(self.cuda.source)
+        error = self.assertRaises(exception.GuestFilesUnavailable, self.gather, self.cuda)
+        self.assertIn(self.cuda.source, str(error))
+
+    def test_ldconfig_fails(self) -> None:
+        tool = self.root / "bin/ldconfig"
+        tool.parent.mkdir()
+        tool.write_text("#!/bin/sh\nexit 3\n")
+        tool.chmod(0o755)
+        self.useFixture(fixtures.EnvironmentVariable("PATH", str(tool.parent)))
+        self.assertRaises(exception.GuestFilesUnavailable, self.gather, self.cuda)
+        self.assertEqual([], list(self.library_root.iterdir()))
+
     def test_files_of_one_folder(self) -> None:
         mounts = []
         for name in ("nvoptix.bin", "570/profiles"):

@@ -48,6 +48,11 @@ class DividedTest(HostTestCase):
         (address,) = cards.addresses(CARD)
         self.assertEqual(DividedCard(types, {address: parent}), self.divided(LAYOUT))
 
+    def test_whole(self) -> None:
+        self.host.set_mig(CARD, [])
+        self.assertIsNone(self.divided(None))
+        self.assertIsNone(self.divided(None, driver="vfio-pci"))
+
     def test_nvml_does_not_tell(self) -> None:
         self.assertUnread("NVML does not report them", None)
         self.host.set_mig(CARD, [(1, 0)])
@@ -68,3 +73,8 @@ class DividedTest(HostTestCase):
         for profile in (None, "../1g"):
             other = dataclasses.replace(LAYOUT[2], profile=profile)
             self.assertUnread("the profile of its MIG instance 11/0", [*LAYOUT[:2], other])
+
+    def test_an_id_that_no_slot_can_have(self) -> None:
+        self.host.set_mig(CARD, [(1, 100)])
+        told = [dataclasses.replace(LAYOUT[0], compute_instance=100)]
+        self.assertUnread("the profile of its MIG instance 1/100", told)

@@ -109,3 +109,15 @@ class TestMake(HostTestCase):
         (self.root / "pynvml.py").write_text("raise ImportError('no such')")
         self.useFixture(fixtures.EnvironmentVariable("PYTHONPATH", str(self.root)))
         self.assertIn("nvidia-ml-py cannot be imported: no such", self.refused())
+
+    def test_a_card_of_another_driver(self) -> None:
+        self.host.add_gpu("0000:3b:00.0", "10de", "2335", driver="vfio-pci")
+        error = self.assertRaises(
+            exception.DeviceUnavailable,
+            mig_layout.make,
+            PciAddress.parse("0000:3b:00.0"),
+            "1g.18gb",
+            self.host.roots,
+            60,
+        )
+        self.assertIn("it is not bound to NVIDIA's driver", str(error))

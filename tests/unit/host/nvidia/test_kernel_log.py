@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import os
 import pathlib
 import unittest
 
@@ -10,7 +11,7 @@ from oslotest import base
 import nova_gpu.privsep.kernel_log
 from nova_gpu.core import exception
 from nova_gpu.core.model import PciAddress
-from nova_gpu.host.nvidia import kernel_log
+from nova_gpu.host.nvidia import kernel_log, kmsg
 from nova_gpu.host.nvidia.kernel_log import Xid
 from tests.fixtures import ailments
 from tests.fixtures.verbs import VerbTestCase
@@ -60,6 +61,14 @@ class TestRead(VerbTestCase):
         error = self.assertRaises(exception.KernelLogUnreadable, self.read)
         self.assertIn("No such file", str(error))
         self.assertIn("Xids", str(error))
+
+    def test_the_machines_own(self) -> None:
+        try:
+            os.close(os.open("/dev/kmsg", os.O_RDONLY))
+        except OSError as error:
+            self.skipTest(f"this machine's kernel log cannot be read: {error}")
+        last, _ = kmsg.new("/dev/kmsg", 0)
+        self.assertIsNotNone(last)
 
 
 class TestParse(unittest.TestCase):

@@ -53,6 +53,10 @@ class TypesTest(NvmlTestCase):
         refused = dataclasses.replace(card, more={"instances.19": machines.NO_PERMISSION})
         self.assertEqual(7, self.most(refused)["NVIDIA H200X-1-18C"])
 
+    def test_types_of_a_card_that_is_not_in_mig_mode(self) -> None:
+        (card,) = machines.h200_vgpu({})
+        self.assertEqual({}, self.most(dataclasses.replace(card, mig=None)))
+
     def test_one_bad_answer(self) -> None:
         first, second = machines.l40s()
         self.library.say(first, second)
@@ -60,3 +64,9 @@ class TypesTest(NvmlTestCase):
         answer["cards"][0]["types"][1]["memory"] = "much"
         (types,) = nvml_vgpus.parse(json.dumps(answer)).values()
         self.assertEqual(["nvidia-1145", "nvidia-1155", "nvidia-1156"], sorted(types))
+
+    def test_no_driver(self) -> None:
+        self.library.say(init="!9")
+        answer = nvml_vgpus.ask([PciAddress.parse("0000:0a:00.0")], 60)
+        self.assertEqual({}, nvml_vgpus.parse(answer))
+        self.assertIn("nvmlInit: Driver Not Loaded", self.log.output)

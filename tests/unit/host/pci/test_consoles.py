@@ -30,6 +30,12 @@ class TestConsole(HostTestCase):
         self.assertIsNone(self.console(ONE))
         self.assertIn("fb0", str(self.console(TWO)))
 
+    def test_framebuffer_that_no_terminal_uses(self) -> None:
+        self.host.add_gpu(ONE, "1002", "74a1")
+        self.framebuffer(ONE, 0)
+        consoles.add_terminals(self.host.roots.sysfs, framebuffer=False)
+        self.assertIsNone(self.console(ONE))
+
     def test_serial_console(self) -> None:
         self.host.add_gpu(ONE, "1002", "74a1")
         self.framebuffer(ONE, 0)

@@ -76,6 +76,10 @@ class QuarantineTest(HostTestCase):
         self.assertIsNotNone(quarantine.release(self.folder, self.card.address))
         self.assertIsNone(self.reason())
 
+    def test_unreadable_folder(self) -> None:
+        self.folder.write_text("a file in its place")
+        self.assertIn("cannot be read", self.reason() or "")
+
     def test_what_is_about_no_card(self) -> None:
         self.put()
         for name in ("README", f".{ADDRESS}.json", "0000:99:99.9.json"):
@@ -167,6 +171,15 @@ class MovedTest(HostTestCase):
         found = self.loaded()
         self.assertEqual(("the second", "the first"), (found[ONE].reason, found[TWO].reason))
 
+    def test_another_card_in_its_place(self) -> None:
+        self.put(ONE)
+        self.host.remove(ONE)
+        self.plug(ONE, 7)
+        self.assertEqual({}, self.kept())
+        card = self.gpu_at(ONE)
+        own = self.identities([card])[card.address]
+        self.assertFalse(quarantine.is_about(self.loaded()[ONE], card, own))
+
     def without_serial_numbers(self) -> None:
         for address in (ONE, TWO, THREE):
             config = self.host.path(address) / "config"
@@ -203,3 +216,11 @@ class MovedTest(HostTestCase):
         path.write_text(json.dumps(content))
         self.move((ONE, NEW), (TWO, ONE))
         self.assertEqual([ONE], list(self.kept()))
+
+    def test_a_garbled_one(self) -> None:
+        self.put(ONE)
+        path = self.folder / f"{ONE}.json"
+        content = json.loads(path.read_text())
+        for garbled in (1, [], {"identity": {}}, {"identity": [], "addresses": [], "boot_id": ""}):
+            path.write_text(json.dumps({**content, "seen": garbled}))
+            self.assertIn("cannot be understood", self.kept()[ONE])

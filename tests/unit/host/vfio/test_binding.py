@@ -127,6 +127,15 @@ class TestThereAndBack(BindingTestCase):
         self.assertIn("no GPU at this address", self.refused().reason)
         self.assertNotIn("[gpu]addresses", self.log.output)
 
+    def test_a_card_that_went_and_came_back(self) -> None:
+        self.to_guests()
+        for address in (USB, AUDIO, CARD):
+            self.host.remove(address)
+        self.host.add_gpu(CARD, "10de", "1e04")
+        self.to_host()
+        self.assertEqual(frozenset(), former_drivers.recorded(self.records))
+        self.assertEqual("nvidia", os.path.basename(os.readlink(self.host.path(CARD) / "driver")))
+
     def test_nothing_but_a_card(self) -> None:
         self.host.add_device("0000:05:00.0", "8086", "10d3", class_code=0x020000, driver="nvidia")
         nic = model.PciAddress.parse("0000:05:00.0")
@@ -213,6 +222,11 @@ class TestRefusals(BindingTestCase):
         self.to_guests()
         self.assertEqual("1\n", written.read_text())
 
+    def test_a_host_that_cannot_be_read(self) -> None:
+        """privsep could not send DiscoveryFailed: it is made of two arguments and has one."""
+        self.host.devices.rename(self.root / "devices")
+        self.assertIn("cannot be listed", self.refused().reason)
+
     def test_shows_the_console(self) -> None:
         consoles.add_framebuffer(self.host.path(CARD), self.host.roots.sysfs, 0)
         consoles.add_terminals(self.host.roots.sysfs, framebuffer=True)
@@ -294,6 +308,11 @@ class TestInUse(BindingTestCase):
         self.assertIn("because what that has open cannot be read", error.reason)
         self.assertIn("CAP_SYS_PTRACE", error.remedy)
         self.assertEqual([], self.kernel.done)
+
+    def test_a_search_that_fails(self) -> None:
+        self.open(CARD, 812, b"x\0")
+        self.useFixture(fixtures.MonkeyPatch("sys.executable", str(self.root / "python")))
+        self.assertRaises(child.Failed, self.in_use, CARD)
 
 
 class TestHangs(BindingTestCase):

@@ -63,6 +63,12 @@ class TestDivided(HostTestCase):
         (self.host.path(ONE) / "sriov_admin/vf2/profile/vram_quota").write_text("0\n")
         self.assertIsNone(self.divided()[ONE].types["vf"].memory_mib)
 
+    def test_nvidias_functions_are_not_plain(self) -> None:
+        """Without its vGPU software they have no types, and are of no use."""
+        self.host.add_gpu(ONE, "10de", "26b9", totalvfs=32)
+        vgpu.add_functions(self.host, ONE, 2)
+        self.assertEqual({}, self.divided())
+
     def test_a_card_whose_functions_have_profiles(self) -> None:
         self.host.add_gpu(TWO, "10de", "26b9", totalvfs=3)
         functions = vgpu.add_functions(self.host, TWO, 3)
@@ -207,3 +213,11 @@ class ReadingsTest(HostTestCase):
         self.assertEqual(
             {"nvidia-63"}, self.look().parents[PciAddress.parse(self.functions[3])].available.keys()
         )
+
+    def test_one_that_stops_telling(self) -> None:
+        for function in self.functions:
+            vgpu.set_available(self.host, function, {"nvidia-63": 9999})
+        self.assertIn("more than 4096", self.look().unread or "")
+        for function in self.functions:
+            vgpu.set_available(self.host, function, {"nvidia-63": 2})
+        self.assertEqual([2] * 4, self.of_type("nvidia-63"))

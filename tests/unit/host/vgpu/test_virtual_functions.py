@@ -57,6 +57,14 @@ class TestEnable(EnableTestCase):
             "wants 3 virtual functions of it: it has 2 already; write 0 to", self.refused(3)
         )
 
+    def test_more_than_there_can_be(self) -> None:
+        self.assertIn("it can have 3", self.refused(4))
+        self.assertEqual([], self.kernel.done)
+
+    def test_a_driver_that_refuses(self) -> None:
+        self.kernel.refused.add(CARD)
+        self.assertIn("Device or resource busy", self.refused(1))
+
     def test_a_card_that_has_none(self) -> None:
         self.host.add_gpu(AMDS, "1002", "74a1")
         refused = self.refused(1, AMDS)
@@ -114,6 +122,12 @@ class TestEnableNvidias(EnableTestCase):
     def test_not_installed(self) -> None:
         self.assertIn(f"there is no {self.program}; install NVIDIA's", self.refused(2))
 
+    def test_another_number_than_all(self) -> None:
+        self.write("exit 1")
+        self.assertIn(
+            "sriov-manage enables all 2 that it can have; set the option to 2", self.refused(1)
+        )
+
     def test_one_that_fails(self) -> None:
         self.write("echo 'vgpu is busy' >&2; exit 3")
         self.assertIn("ended with 3: vgpu is busy", self.refused(2))
@@ -149,6 +163,10 @@ class TestEnableNvidias(EnableTestCase):
             f"it has 1 already; run /usr/lib/nvidia/sriov-manage -d {CARD}", self.refused(2)
         )
 
+    def test_one_that_does_nothing(self) -> None:
+        self.write("exit 0")
+        self.assertIn("reported success and enabled 0", self.refused(2))
+
 
 class TestObstacle(HostTestCase):
     def setUp(self) -> None:
@@ -176,3 +194,9 @@ class TestObstacle(HostTestCase):
         self.assertIn(said, self.obstacle())
         (self.host.path(CARD) / "sriov_drivers_autoprobe").unlink()
         self.assertIn(said, self.obstacle())
+
+    def test_beside_a_neighbour(self) -> None:
+        self.host.add_vf(CARD, FUNCTION, iommu_group=77)
+        self.host.add_vf(CARD, "0000:3b:00.2", iommu_group=77)
+        self.assertIn(f"the IOMMU group of its virtual function {FUNCTION} has", self.obstacle())
+        self.assertIn("0000:3b:00.2 (no driver)", self.obstacle())
