@@ -28,9 +28,6 @@ class HealthTest(HostTestCase):
 
 
 class TestSilent(HealthTest):
-    def test_one_that_answers(self) -> None:
-        self.assertEqual([], self.silent())
-
     def test_any_function(self) -> None:
         ailments.silence(self.host, SOUND)
         self.assertEqual([SOUND], self.silent())
@@ -54,9 +51,6 @@ class TestSilent(HealthTest):
 class TestUnusable(HealthTest):
     def unusable(self) -> str | None:
         return pci_errors.unusable(self.card, self.host.roots)
-
-    def test_one_that_works(self) -> None:
-        self.assertIsNone(self.unusable())
 
     def test_any_function(self) -> None:
         pci.write_bars(self.host.path(SOUND), [(16, True), (1, False)])

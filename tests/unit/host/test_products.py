@@ -62,17 +62,6 @@ class TestParseOverrides(base.BaseTestCase):
             dict(found),
         )
 
-    def test_one_fact_each(self) -> None:
-        lines = ["10de:0001 architecture=kepler", "10de:0002 memory_mib=1", "1002:0003 name=X"]
-        self.assertEqual(
-            [
-                model.Product("10de", "0001", architecture="kepler"),
-                model.Product("10de", "0002", memory_mib=1),
-                model.Product("1002", "0003", name="X"),
-            ],
-            list(products.parse_overrides(lines).values()),
-        )
-
     def test_refused_with_option_line_reason_and_remedy(self) -> None:
         for line, reason in (
             ("", "'' is not vendor_id:product_id"),

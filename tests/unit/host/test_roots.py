@@ -24,10 +24,6 @@ class ProcessesTest(base.BaseTestCase):
     def test_where_there_are_no_namespaces(self) -> None:
         self.assertTrue(self.roots.shows_all_processes())
 
-    def test_the_hosts(self) -> None:
-        self.link("self", HOSTS)
-        self.assertTrue(self.roots.shows_all_processes())
-
     def test_a_containers(self) -> None:
         self.link("self", CONTAINERS)
         self.assertFalse(self.roots.shows_all_processes())

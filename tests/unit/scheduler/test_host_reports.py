@@ -11,8 +11,7 @@ from nova_gpu.core import exception
 from nova_gpu.core.scheduling import stats
 from nova_gpu.core.scheduling.stats import GroupStats
 from nova_gpu.core.topology import topology
-from nova_gpu.scheduler import filters, host_reports
-from tests.fixtures.cloud_gpus import request_spec
+from nova_gpu.scheduler import host_reports
 
 
 def host_state(
@@ -42,22 +41,6 @@ class ReportedTest(test.NoDBTestCase):
             self.assertEqual(7, host_reports.host_stats(state).groups[0].total)
             self.assertEqual(2, loads.call_count)
 
-    def test_a_string_is_parsed_once_for_all_hosts(self) -> None:
-        with mock.patch.object(stats, "loads", wraps=stats.loads) as loads:
-            for number in range(10):
-                self.assertIsNotNone(host_reports.report(host_state(f"host{number}")))
-        self.assertEqual(1, loads.call_count)
-
-    def test_equal_hosts_share_what_they_report(self) -> None:
-        one, other, third = host_state("host1"), host_state("host2"), host_state("host3", 7)
-        self.assertIs(host_reports.host_stats(one), host_reports.host_stats(other))
-        self.assertIsNot(host_reports.host_stats(one), host_reports.host_stats(third))
-
-    def test_hosts_that_have_the_same_share_that_whatever_is_free(self) -> None:
-        one, other = host_state("host1"), host_state("host2", free=(((0, 0, 0, 0, 4),),))
-        self.assertIsNot(host_reports.report(one), host_reports.report(other))
-        self.assertIs(host_reports.host_stats(one), host_reports.host_stats(other))
-
     def test_nothing_and_what_cannot_be_read(self) -> None:
         state = host_state("host1")
         host_reports.host_stats(state)
@@ -73,11 +56,3 @@ class ReportedTest(test.NoDBTestCase):
         held = host_reports._read.cache_info()
         self.assertEqual(3, held.currsize)
         self.assertLess(held.maxsize or 10**9, 10**5)
-
-    def test_equal_hosts_share_a_verdict(self) -> None:
-        hosts = [host_state(f"host{number}", 8 - number % 2) for number in range(10)]
-        spec = request_spec({"gpus": "= 8", "resources:PGPU": "8"})
-        with mock.patch.object(filters, "unfit", wraps=filters.unfit) as unfit:
-            passed = list(filters.GPUFilter().filter_all(hosts, spec))
-            self.assertEqual(2, unfit.call_count)
-        self.assertCountEqual(hosts[::2], passed)

@@ -3,33 +3,12 @@ from __future__ import annotations
 
 from nova import objects, test
 
-from nova_gpu.core import exception
 from nova_gpu.scheduler import requested_gpus
 from tests.fixtures.bases.request_filter import RequestFilterTestCase
 from tests.fixtures.cloud_gpus import request_spec
 
 
 class RequestedTest(test.NoDBTestCase):
-    def test_instances_of_equal_flavors_share_what_they_ask_for(self) -> None:
-        two, again, three = (
-            requested_gpus.from_spec(request_spec({"gpus": f"= {count}"})).flavor
-            for count in (2, 2, 3)
-        )
-        assert two.whole and three.whole
-        self.assertEqual((2, 3), (two.whole.count, three.whole.count))
-        self.assertIs(two.whole, again.whole)
-
-    def test_what_cannot_be_read_is_refused_each_time(self) -> None:
-        for _ in range(2):
-            flavor = requested_gpus.from_spec(request_spec({"gpus": "many"})).flavor
-            self.assertRaises(exception.InvalidExtraSpec, flavor.check)
-
-    def test_machine_types(self) -> None:
-        for stated, unfit in ((None, None), ("q35", None), ("pc", "pc")):
-            spec = request_spec({"gpus": "1"}, machine_type=stated)
-            with self.subTest(stated=stated):
-                self.assertEqual(unfit, requested_gpus.from_spec(spec).unfit_machine_type)
-
     def test_traits_of_the_image(self) -> None:
         for trait, of_gpus in (("HW_GPU_API_VULKAN", True), ("HW_CPU_X86_AVX2", False)):
             spec = request_spec({})
@@ -82,9 +61,3 @@ class NobodyCouldTest(RequestFilterTestCase):
         self.assertEqual({lxc}, self.taken(spec))
         fault = self.refusal({"gpus": "1", "hypervisor": "s!= LXC"}, machine_type="pc")
         self.assertIn("machine type is pc", fault)
-
-
-class NoGPUsTest(RequestFilterTestCase):
-    def test_that_is_the_reason_whatever_the_image(self) -> None:
-        self.placement.add_host("host1")
-        self.assertIn("no host offers GPUs", self.refusal({"gpus": "1"}, machine_type="pc"))

@@ -32,6 +32,9 @@ class ResolvedTest(unittest.TestCase):
         self.assertEqual({"CUSTOM_GPU", "CUSTOM_GPU_HYPERVISOR_LXC"}, required)
         self.assertEqual({"CUSTOM_GPU_ARCH_FERMI", "CUSTOM_GPU_ARCH_UNKNOWN"}, forbidden)
 
+    def test_what_nothing_satisfies(self) -> None:
+        self.assertIsNone(query.resolved(whole({"gpus": "= 2", "gpu_arch": "<in> hop"}), KNOWN))
+
 
 class ExtraSpecsTest(unittest.TestCase):
     def test_conditions_as_traits(self) -> None:

@@ -115,6 +115,14 @@ class PropertyTest(unittest.TestCase):
 
 
 class TreeTest(unittest.TestCase):
+    def test_what_is_not_known(self) -> None:
+        """Two cards of which nothing is known are on no root together."""
+        found = tree.of([placed("0000:01:00.0", None, None), placed("0000:02:00.0", None, None)])
+        assert found is not None
+        self.assertEqual([None, None, None, None], [each.node for each in found.controllers])
+        self.assertEqual([2, 4], list(found.behind.values()))
+        self.assertEqual((), found.nodes)
+
     def test_too_many(self) -> None:
         roots = [placed(f"0000:{bus:02x}:00.0", 0, f"pci0000:{bus:02x}") for bus in range(1, 18)]
         self.assertIsNone(tree.of(roots))

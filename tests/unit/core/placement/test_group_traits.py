@@ -5,6 +5,7 @@ import unittest
 
 import os_traits
 
+from nova_gpu.core import names
 from nova_gpu.core.model import Product
 from nova_gpu.core.placement import group_traits
 from nova_gpu.core.topology.topology import Islands
@@ -28,6 +29,13 @@ class TraitsTest(unittest.TestCase):
                 os_traits.HW_GPU_CUDA_COMPUTE_CAPABILITY_V2_0,
             },
             group_traits.of_group(FERMI, "LXC", (), Islands(numa=4, nvlink=2)),
+        )
+
+    def test_what_they_are_near_to(self) -> None:
+        present = {"CUSTOM_GPU_NEAR_NVME"}
+        found = group_traits.of_group(FERMI, "LXC", present, near=("nic",))
+        self.assertEqual(
+            ["CUSTOM_GPU_NEAR_NIC"], [each for each in found if each.startswith(names.TRAIT_NEAR)]
         )
 
     def test_what_is_not_known(self) -> None:
@@ -68,4 +76,10 @@ class VGPUTraitsTest(unittest.TestCase):
                 "HW_GPU_RESOLUTION_W1024H768",
             },
             group_traits.of_type(facts, STANDARD),
+        )
+
+    def test_of_one_that_is_not(self) -> None:
+        self.assertEqual(
+            {"CUSTOM_GPU_VGPU_TYPE_NVIDIA_1148", "CUSTOM_GPU_HEADS_UNKNOWN"},
+            group_traits.of_type(VGPUType("nvidia-1148"), STANDARD),
         )

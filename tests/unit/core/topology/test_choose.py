@@ -34,6 +34,8 @@ ONE_ODD = [*host(0, 0, 0, 0, pairs=True), cards.placed(bus(4), 0), cards.placed(
 
 # name, host, buses that are free, how many, the buses chosen
 CASES: tuple[tuple[str, list[GPU], Collection[int], int, Collection[int]], ...] = (
+    ("nothing", FOUR_AND_FOUR, range(8), 0, []),
+    ("everything", FOUR_AND_FOUR, range(8), 8, range(8)),
     ("the whole socket, not the broken one", FOUR_AND_FOUR, [1, 2, 3, 4, 5, 6, 7], 4, [4, 5, 6, 7]),
     ("the broken socket before the whole one", FOUR_AND_FOUR, [1, 2, 3, 4, 5, 6, 7], 2, [1, 2]),
     ("tightest fit on the second socket", FOUR_AND_FOUR, [0, 1, 2, 3, 6, 7], 2, [6, 7]),

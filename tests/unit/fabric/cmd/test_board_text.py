@@ -58,19 +58,6 @@ class FabricTest(base.HostTestCase):
         )
         self.assertIn("it is module 5 of its board, in the partitions 0 (of 8), 2 (of 4)", shown)
 
-    def test_the_cards_of_each_partition(self) -> None:
-        lines = self.table({})
-        self.assertIn("   0  GPU0 GPU1 GPU2 GPU3 GPU4 GPU5 GPU6 GPU7", lines)
-        self.assertIn("   1  GPU4 GPU5 GPU6 GPU7", lines)
-        self.assertIn("   5  GPU0 GPU1", lines)
-        self.assertIn("   7  GPU4", lines)
-
-    def test_who_has_them(self) -> None:
-        self.manager.set_active([1, 11])
-        lines = self.table({PciAddress.parse(FIRST): (FIRST_HALFS,)})
-        self.assertIn(f"   1  GPU4 GPU5 GPU6 GPU7  active, instance {FIRST_HALFS}", lines)
-        self.assertIn("  11  GPU0  active", lines)
-
     def test_the_guide(self) -> None:
         """Two instances with a half each, as tests.functional.test_fabric has them"""
         self.manager.set_active([1, 2])

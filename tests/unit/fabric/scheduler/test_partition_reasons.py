@@ -90,9 +90,6 @@ class PartitionsTest(test.NoDBTestCase):
         self.refused(self.board("host2"), self.board("host3"))
         self.assertIn("12 of 16 free", self.log.output)
 
-    def test_a_set_of_another_size(self) -> None:
-        self.assertEqual(1, self.passing(self.board(), gpus=2))
-
     def test_another_host_has_one(self) -> None:
         other = self.board("host2", free_partitions=(((1, 6), (2, 3), (4, 1)),))
         self.assertEqual(2, self.passing(self.board(), other))
@@ -119,9 +116,6 @@ class PartitionsTest(test.NoDBTestCase):
         self.assertEqual(2, self.passing(gone, there))
         others = [self.board(f"host{n}", free_partitions=had, free=()) for n in range(4)]
         self.assertEqual(4, self.passing(*others))
-
-    def test_no_set_at_all(self) -> None:
-        self.assertIn("no free partition", self.refused(self.board(free_partitions=None)))
 
     def test_several_at_once_are_left_to_the_claims(self) -> None:
         self.assertEqual(1, self.passing(self.board(), instances=2))

@@ -20,16 +20,6 @@ CARDS = {module: address for address, module in MODULES.items()}
 
 
 class LifeTest(FabricTestCase):
-    def test_joined_for_a_guest_and_parted_after_it(self) -> None:
-        four = self.boot(4)
-        self.assertEqual({1}, self.manager.active)
-        two = self.boot(2)
-        self.assertEqual({1, 5}, self.manager.active)
-        self.compute.delete(four)
-        self.assertEqual({5}, self.manager.active)
-        self.compute.delete(two)
-        self.assertEqual(set(), self.manager.active)
-
     def test_joined_until_the_cards_are_clean(self) -> None:
         """Whatever else has the partitions compared with guests meanwhile"""
         four = self.boot(4)
@@ -43,10 +33,6 @@ class LifeTest(FabricTestCase):
         self.compute.delete(four)
         self.assertEqual([{1}] * 4, active)
         self.assertEqual(set(), self.manager.active)
-
-    def test_active_before_the_guest_starts(self) -> None:
-        with self.compute.spawning(self.claim(4)):
-            self.assertEqual({1}, self.manager.active)
 
     def test_stopped_guests_keep_theirs(self) -> None:
         instance = self.boot(4)
@@ -105,17 +91,6 @@ class LifeTest(FabricTestCase):
         program.touch(0o755)
         (process / "exe").unlink(missing_ok=True)
         (process / "exe").symlink_to(program)
-
-    def test_down(self) -> None:
-        instance = self.boot(4)
-        self.manager.says("connect -9")
-        self.compute.period()
-        self.assertEqual(4, self.compute.tree.data(self.provider).inventory["PGPU"]["reserved"])
-        self.compute.delete(instance)
-        self.assertEqual({1}, self.manager.active)
-        self.manager.says()
-        self.compute.period()
-        self.assertEqual(set(), self.manager.active)
 
     def test_what_placement_is_told(self) -> None:
         self.boot(1)
@@ -240,11 +215,6 @@ class FaultsTest(FabricTestCase):
 
 class RestartsTest(FabricTestCase):
     """Restarts beside guests that run are roads of test_fabric_crashes."""
-
-    def test_it_restarts_with_no_guest(self) -> None:
-        self.manager.restart()
-        self.boot(8)
-        self.assertEqual({0}, self.manager.active)
 
     def test_what_somebody_else_started_is_left_alone(self) -> None:
         guest = self.boot(4)

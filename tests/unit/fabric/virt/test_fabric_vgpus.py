@@ -10,7 +10,7 @@ from nova_gpu.core.sets import set_traits
 from nova_gpu.virt.lifecycle.start import Kind
 from tests.fixtures.histories import Domain
 from tests.fixtures.partitions import MODULES
-from tests.unit.fabric.virt.base import HALF_TYPE, WHOLE_TYPE, FabricTestCase, VGPUs, modules
+from tests.unit.fabric.virt.base import HALF_TYPE, FabricTestCase, VGPUs, modules
 
 FUNCTIONS = {module: f"{card[:-1]}4" for card, module in MODULES.items()}
 
@@ -32,10 +32,6 @@ class LifeTest(VGPUs, FabricTestCase):
         self.compute.delete(two)
         self.assertEqual(set(), self.manager.active)
         self.assertEqual({}, self.kernel.made)
-
-    def test_active_before_the_guest_starts(self) -> None:
-        with self.compute.spawning(self.claim(8)):
-            self.assertEqual({0}, self.manager.active)
 
     def test_smaller_ones_take_none(self) -> None:
         half = self.claim_half()
@@ -62,21 +58,6 @@ class LifeTest(VGPUs, FabricTestCase):
         self.assertEqual(5, len(whole.taken))
         self.assertLessEqual(modules(half), whole.taken)
         self.assertIsNone(of_halves)
-
-    def test_what_the_scheduler_is_told(self) -> None:
-        self.assertEqual({1: 8, 2: 4, 4: 2, 8: 1}, self.free())
-        self.boot(1)
-        self.compute.period()
-        self.assertEqual({1: 7, 2: 3, 4: 1}, self.free())
-
-    def test_cards_that_cannot_be_joined(self) -> None:
-        wrong = [(self.provider, f"{FUNCTIONS[module]}/{WHOLE_TYPE}/0") for module in (1, 2)]
-        self.assertIn(
-            "8 of 8 free, no free partition of 2",
-            self.refused(self.compute.instance({"vgpus": "2"}, *wrong)),
-        )
-        self.assertEqual(set(), self.manager.active)
-        self.assertEqual({}, self.kernel.made)
 
     def test_cards_in_no_partition_together(self) -> None:
         for guest in [self.boot(1) for _ in range(8)]:

@@ -64,23 +64,6 @@ class TestLoad(CDITestCase):
             edits.links,
         )
 
-    def test_as_amd_ctk_writes_it(self) -> None:
-        path = self.save("etc/amd.json", fake.amd([1]))
-        self.assertEqual(
-            (
-                cdi.Node("/dev/dri/card1", "/dev/dri/card1", "c"),
-                cdi.Node("/dev/dri/renderD129", "/dev/dri/renderD129", "c"),
-                cdi.Node("/dev/kfd", "/dev/kfd", "c"),
-            ),
-            cdi.load(path, UID)[0].edits.nodes,
-        )
-
-    def test_host_path(self) -> None:
-        node = {"path": "/dev/gpu0", "hostPath": "/run/driver/dev/gpu0"}
-        path = self.save("etc/a.json", document(deviceNodes=[node]))
-        (device,) = cdi.load(path, UID)
-        self.assertEqual((cdi.Node("/dev/gpu0", "/run/driver/dev/gpu0"),), device.edits.nodes)
-
     def test_other_hooks_leave_no_trace(self) -> None:
         hooks = [
             {"hookName": "prestart", "path": "/bin/evil", "args": ["evil", "--link", "a::/b"]},
@@ -100,9 +83,6 @@ class TestRefusal(CDITestCase):
         fake.write(self.root / name, text.encode())
         return self.root / name
 
-    def test_against_the_specification(self) -> None:
-        self.refused(self.save("etc/a.yaml", document(env=[1])), "env/0")
-
     def test_what_cannot_be_parsed(self) -> None:
         self.refused(self.write("etc/a.json", "{"), "parsed")
         self.refused(self.write("etc/a.yaml", "a: ["), "parsed")
@@ -111,11 +91,6 @@ class TestRefusal(CDITestCase):
         self.refused(self.write("etc/d.yaml", "!!python/object/apply:os.getpid []"), "parsed")
         self.refused(self.write("etc/e.json", "[" * 100_000), "parsed")
 
-    def test_what_is_not_text(self) -> None:
-        path = self.root / "etc/a.json"
-        path.write_bytes(b"\xff\xfe")
-        self.refused(path, "decode")
-
     def test_a_key_that_is_there_twice(self) -> None:
         self.refused(self.write("etc/a.json", '{"kind": "a/b", "kind": "a/c"}'), "'kind'")
         self.refused(self.write("etc/a.yaml", "devices:\n- name: a\n  name: b\n"), "'name'")
@@ -123,17 +98,10 @@ class TestRefusal(CDITestCase):
     def test_a_yaml_alias_that_leads_to_itself(self) -> None:
         self.refused(self.write("etc/a.yaml", "&a [*a]"), "YAML aliases contains itself")
 
-    def test_another_owner(self) -> None:
-        self.refused(self.save("etc/a.json", document()), f"uid {UID}", owner_uid=UID + 1)
-
     def test_everybody_could_have_written_it(self) -> None:
         path = self.save("etc/a.json", document())
         path.chmod(0o646)
         self.refused(path, "0646")
-
-    def test_not_a_file(self) -> None:
-        os.mkfifo(self.root / "etc/a.json")
-        self.refused(self.root / "etc/a.json", "regular")
 
     def test_a_link_that_leads_nowhere(self) -> None:
         (self.root / "etc/a.json").symlink_to("nowhere")
@@ -171,11 +139,6 @@ class TestDevices(CDITestCase):
         self.save("etc/a.yaml", document(env=["FROM=etc"]))
         self.save("run/a.yaml", document(env=["FROM=run"]))
         self.assertEqual((("FROM", "run"),), self.devices()["vendor.com/gpu=gpu0"].edits.env)
-
-    def test_a_bad_file_overrides_nothing(self) -> None:
-        self.save("etc/a.yaml", document(env=["FROM=etc"]))
-        self.save("run/a.yaml", document(env=1))
-        self.assertEqual((("FROM", "etc"),), self.devices()["vendor.com/gpu=gpu0"].edits.env)
 
     def test_conflict_in_one_folder(self) -> None:
         for name in "abc":
@@ -222,7 +185,3 @@ class TestDescribing(CDITestCase):
         self.save("etc/a.json", document(deviceNodes=[node]))
         device = cdi.describing(["/dev/nvidia0"], self.devices())
         self.assertEqual("vendor.com/gpu=gpu0", device and device.name)
-
-    def test_none(self) -> None:
-        self.save("etc/nvidia.yaml", fake.nvidia(self.root / "driver", [0, 1]))
-        self.assertIsNone(cdi.describing(["/dev/nvidia2"], self.devices()))

@@ -42,12 +42,6 @@ class TestInstances(MIGTestCase):
         (self.mig / "gi11/ci0/access").unlink()
         self.assertEqual(["1/0"], [each.index for each in self.instances()])
 
-    def test_other_names_are_no_instances(self) -> None:
-        (self.mig / "gix/ci0").mkdir(parents=True)
-        (self.mig / "gix/ci0/access").write_text("DeviceFileMinor: 7\n")
-        (self.mig / "gi1/ci/access").mkdir(parents=True)
-        self.assertEqual(4, len(self.instances()))
-
 
 def _parts(index: str) -> tuple[int, int]:
     gpu_instance, _, compute_instance = index.partition("/")
@@ -55,10 +49,6 @@ def _parts(index: str) -> tuple[int, int]:
 
 
 class TestSlots(MIGTestCase):
-    def test_which_card(self) -> None:
-        self.assertEqual(3, gpu_instances.gpu_minor(PciAddress.parse(CARD), self.host.roots))
-        self.assertIsNone(gpu_instances.gpu_minor(PciAddress.parse(OTHER), self.host.roots))
-
     def test_is_divided(self) -> None:
         def is_divided(card: str = CARD) -> bool:
             return gpu_instances.is_divided(PciAddress.parse(card), self.host.roots)

@@ -48,12 +48,6 @@ class DividedTest(HostTestCase):
         (address,) = cards.addresses(CARD)
         self.assertEqual(DividedCard(types, {address: parent}), self.divided(LAYOUT))
 
-    def test_a_slot_stays_when_its_neighbours_go(self) -> None:
-        self.host.set_mig(CARD, [(11, 0)])
-        found = self.divided(LAYOUT[2:])
-        assert found is not None
-        self.assertEqual([{SMALL: (1100,)}], [each.numbers for each in found.parents.values()])
-
     def test_whole(self) -> None:
         self.host.set_mig(CARD, [])
         self.assertIsNone(self.divided(None))

@@ -85,9 +85,6 @@ class TestMake(HostTestCase):
         self.assertIn("it has 1g.18gb, 3g.71gb", said)
         self.assertEqual(["mode 1", "mode 0"], self.done())
 
-    def test_no_room(self) -> None:
-        self.assertIn("it has no room for an instance of 3g.71gb", self.refused("3g.71gb"))
-
     def test_nothing_half_done_stays(self) -> None:
         self.say(compute_room="1")
         self.assertIn("Insufficient Resources", self.refused())
@@ -103,11 +100,6 @@ class TestMake(HostTestCase):
         self.say(gpu_mig_pending="99")
         self.assertIn("a process uses the card, or it must be reset", self.refused())
         self.assertEqual(["mode 1", "mode 0"] * 2, self.done())
-
-    def test_again_while_a_process_asks_nvml(self) -> None:
-        self.say(gpu_mig_pending="1")
-        self.assertEqual(3, self.make())
-        self.assertEqual(["mode 1", "mode 0", "mode 1"], self.done()[:3])
 
     def test_a_driver_that_hangs(self) -> None:
         self.say(init="sh:sleep 60")

@@ -88,26 +88,6 @@ class TestThereAndBack(BindingTestCase):
             self.assertEqual(["nvidia", "snd_hda_intel", None], self.drivers())
             self.assertEqual(["nvidia", "", "none"], self.overrides())
 
-    def test_the_same_when_an_earlier_try_left_it_without_a_driver(self) -> None:
-        (self.host.path(CARD) / "driver_override").write_text("nvidia\n")
-        self.to_guests()
-        self.host.bind(CARD, None)
-        self.to_guests()
-        self.to_host()
-        self.assertEqual("nvidia", self.overrides()[0])
-        self.assertEqual(["nvidia", "snd_hda_intel", None], self.drivers())
-
-    def test_again_changes_nothing(self) -> None:
-        self.to_guests()
-        done = list(self.kernel.done)
-        self.to_guests()
-        self.assertEqual(done, self.kernel.done)
-        self.to_host()
-        self.assertEqual(["nvidia", "snd_hda_intel", None], self.drivers())
-        done = list(self.kernel.done)
-        self.to_host()
-        self.assertEqual(done, self.kernel.done)
-
     def test_prepared_at_boot_stays(self) -> None:
         for address in (CARD, AUDIO, USB):
             self.host.bind(address, "vfio-pci")
@@ -117,12 +97,19 @@ class TestThereAndBack(BindingTestCase):
         self.assertEqual([], self.kernel.done)
         self.assertFalse(self.records.exists())
 
-    def test_prepared_in_part(self) -> None:
-        self.host.bind(CARD, "vfio-pci")
-        self.to_guests()
-        self.assertEqual(["vfio-pci"] * 3, self.drivers())
-        self.to_host()
-        self.assertEqual(["vfio-pci", "snd_hda_intel", None], self.drivers())
+    def test_what_others_bind_it_to(self) -> None:
+        for before, meanwhile, after in (
+            ("vfio-pci", "vfio-pci", "vfio-pci"),  # prepared in part
+            ("nvidia", None, "nvidia"),  # an earlier try left it without a driver
+            ("nvidia", "nouveau", "nouveau"),  # as the operator wants
+        ):
+            with self.subTest(before=before, meanwhile=meanwhile):
+                self.host.bind(CARD, before)
+                self.to_guests()
+                self.assertEqual(["vfio-pci"] * 3, self.drivers())
+                self.host.bind(CARD, meanwhile)
+                self.to_host()
+                self.assertEqual([after, "snd_hda_intel", None], self.drivers())
 
     def test_what_was_written_before_the_host_booted_is_void(self) -> None:
         self.to_guests()
@@ -130,18 +117,6 @@ class TestThereAndBack(BindingTestCase):
         self.to_host()  # prepared at boot since
         self.assertEqual(["vfio-pci"] * 3, self.drivers())
         self.assertEqual(frozenset(), former_drivers.recorded(self.records))
-
-    def test_what_an_earlier_try_left_without_a_driver(self) -> None:
-        self.to_guests()
-        self.host.bind(CARD, None)
-        self.to_host()
-        self.assertEqual(["nvidia", "snd_hda_intel", None], self.drivers())
-
-    def test_what_the_operator_bound_meanwhile_stays(self) -> None:
-        self.to_guests()
-        self.host.bind(CARD, "nouveau")
-        self.to_host()
-        self.assertEqual(["nouveau", "snd_hda_intel", None], self.drivers())
 
     def test_a_card_that_is_gone(self) -> None:
         self.to_guests()
@@ -272,17 +247,14 @@ class TestRefusals(BindingTestCase):
     def test_a_record_that_cannot_be_understood(self) -> None:
         self.to_guests()
         (path,) = self.records.iterdir()
-        for text in ("", "{}", '{"boot_id": "' + kernel.BOOT_ID + '", "functions": {"x": []}}'):
+        no_name = path.read_text().replace('"nvidia"', '"../../nvidia"')
+        boot = f'{{"boot_id": "{kernel.BOOT_ID}", "functions": {{"x": []}}}}'
+        for text in ("", "{}", boot, no_name):
             path.write_text(text)
             error = self.assertRaises(exception.BindingFailed, self.to_host)
-            self.assertIn(str(path), error.reason)
-
-    def test_a_driver_is_no_path(self) -> None:
-        self.to_guests()
-        (path,) = self.records.iterdir()
-        path.write_text(path.read_text().replace('"nvidia"', '"../../nvidia"'))
-        error = self.assertRaises(exception.BindingFailed, self.to_host)
-        self.assertIn("is not the name of a driver", error.reason)
+            self.assertIn(
+                "is not the name of a driver" if text == no_name else str(path), error.reason
+            )
 
 
 class TestInUse(BindingTestCase):

@@ -26,10 +26,6 @@ class TestDivided(HostTestCase):
         found = division.divided(self.host.gpus(), self.host.roots, self.told)
         return {str(address): card for address, card in found.items()}
 
-    def test_no_card_that_cannot_be_divided(self) -> None:
-        self.host.add_gpu(ONE, "10de", "2335")
-        self.assertEqual({}, self.divided())
-
     def test_a_card_with_mediated_devices(self) -> None:
         vgpu.add_p4(self.host, ONE)
         vgpu.make(self.host, ONE, "nvidia-64")
@@ -41,20 +37,6 @@ class TestDivided(HostTestCase):
             {PciAddress.parse(ONE): values.Parent(values.Kind.MEDIATED, left, {"nvidia-64": 1})},
             card.parents,
         )
-
-    def test_a_card_whose_functions_mediate(self) -> None:
-        """Ampere, with a kernel before 6.8: one of any type at each function"""
-        self.host.add_gpu(ONE, "10de", "2235", totalvfs=4)
-        functions = vgpu.add_functions(self.host, ONE, 4)
-        for function in functions:
-            vgpu.add_types(self.host, function, vgpu.TESLA_P4)
-            vgpu.set_available(self.host, function, dict.fromkeys(("nvidia-63", "nvidia-64"), 1))
-        made = vgpu.make(self.host, functions[2], "nvidia-63")
-        self.assertTrue(made)
-        card = self.divided()[ONE]
-        self.assertEqual(functions, [str(each) for each in card.parents])
-        self.assertEqual({"nvidia-63": 1}, card.parents[PciAddress.parse(functions[2])].made)
-        self.assertEqual("GRID P4-2Q", card.types["nvidia-64"].name)
 
     def test_a_card_whose_functions_are_plain(self) -> None:
         self.host.add_gpu(ONE, "8086", "56c0", totalvfs=31)
@@ -213,12 +195,6 @@ class ReadingsTest(HostTestCase):
         for function in self.functions:
             vgpu.set_available(self.host, function, {"nvidia-66": 1})
         self.assertEqual([1] * 4, self.of_type("nvidia-66"))
-
-    def test_a_card_that_has_changed_by_itself(self) -> None:
-        """As when its GPU instances were made anew"""
-        for function in self.functions:
-            vgpu.set_available(self.host, function, {"nvidia-63": 0})
-        self.assertEqual([0] * 4, self.of_type("nvidia-63"))
 
     def test_one_function_that_has_changed_by_itself(self) -> None:
         vgpu.set_available(self.host, self.functions[3], {"nvidia-63": 0})

@@ -25,9 +25,6 @@ class MdevTestCase(HostTestCase):
 
 
 class TestTypes(MdevTestCase):
-    def test_none_where_the_function_is_not_divided(self) -> None:
-        self.assertEqual((), mdev.types(self.device))
-
     def test_nvidia(self) -> None:
         vgpu.add_types(self.host, CARD, vgpu.TESLA_P4)
         self.assertEqual(
@@ -36,13 +33,6 @@ class TestTypes(MdevTestCase):
         self.assertEqual(
             values.VGPUType("nvidia-64", "GRID P4-2Q", 2048, 4, (7680, 4320), per_card=4),
             self.facts("nvidia-64"),
-        )
-
-    def test_intel(self) -> None:
-        vgpu.add_types(self.host, CARD, vgpu.INTEL_GVT)
-        self.assertEqual(
-            values.VGPUType("i915-GVTg_V5_4", None, 640, None, (1920, 1200)),
-            self.facts("i915-GVTg_V5_4"),
         )
 
     def test_the_kernels_samples(self) -> None:
@@ -77,20 +67,8 @@ class TestTypes(MdevTestCase):
                 bare = values.VGPUType("nvidia-1")
                 self.assertEqual(bare, mdev.described(bare, text))
 
-    def test_a_type_whose_id_cannot_be_one_is_left_out(self) -> None:
-        vgpu.add_types(self.host, CARD, vgpu.TESLA_P4[:1])
-        (self.types / ("x" * 120)).mkdir()
-        (self.types / "a b").mkdir()
-        self.assertEqual(("nvidia-63",), mdev.types(self.device))
-
 
 class TestAvailable(MdevTestCase):
-    def test_as_the_driver_says(self) -> None:
-        vgpu.add_types(self.host, CARD, vgpu.TESLA_P4)
-        self.assertEqual(4, mdev.available(self.device, "nvidia-64"))
-        vgpu.set_available(self.host, CARD, {"nvidia-64": 3})
-        self.assertEqual(3, mdev.available(self.device, "nvidia-64"))
-
     def test_unknown_is_none(self) -> None:
         vgpu.add_types(self.host, CARD, vgpu.TESLA_P4)
         path = self.types / "nvidia-64/available_instances"
@@ -102,9 +80,6 @@ class TestAvailable(MdevTestCase):
 
 
 class TestDevices(MdevTestCase):
-    def test_none_without_the_module(self) -> None:
-        self.assertEqual({}, mdev.devices(self.host.roots))
-
     def test_parent_and_type(self) -> None:
         vgpu.add_types(self.host, CARD, vgpu.TESLA_P4)
         one = vgpu.make(self.host, CARD, "nvidia-64")
