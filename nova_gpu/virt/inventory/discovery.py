@@ -254,7 +254,11 @@ def sorted_out(
                 others[address] = reason
             else:
                 types = frozenset(sets.withheld(ways.sets, gpus[address], part))
-                cards[address] = SharedCard(gpus[address], part, unavailable_types=types)
+                unavailable = ways.part_obstacles(gpus[address], part)
+                for text in unavailable.values():
+                    _report(address, text)
+                reasons = {s: (Unavailable(t, "", Source.HOST),) for s, t in unavailable.items()}
+                cards[address] = SharedCard(gpus[address], part, reasons, types)
         elif unfit and (whole := selected(card)):
             others[address] = unfit[min(whole.types)]
         elif card.has_instances:
