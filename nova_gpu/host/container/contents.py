@@ -175,7 +175,7 @@ def _described(
     if not gpus and not slots:
         return
     read = cdi.find(roots.cdi_spec_dirs, owner_uid)
-    for address, own, device in [_match(given, read, roots) for given in (*gpus, *slots)]:
+    for address, own, device in [_match(grant, read, roots) for grant in (*gpus, *slots)]:
         if device is None:
             _refuse_ignored(address, own, read)
             continue
@@ -200,18 +200,18 @@ def _described(
 
 
 def _match(
-    given: model.GPU | Slot, read: cdi.Specifications, roots: host_roots.Roots
+    grant: model.GPU | Slot, read: cdi.Specifications, roots: host_roots.Roots
 ) -> tuple[model.PciAddress, Sequence[str], cdi.Device | None]:
-    """Return the address of a card, the nodes that tell *given*, and the CDI device for it."""
-    if isinstance(given, model.GPU):
-        own = tuple(filter(nodes.is_required, nodes.own_nodes(given, roots)))
-        return given.address, own, cdi.describing(own, read.devices)
-    own = nodes.instance_nodes(given, roots)
+    """Return the address of a card, the nodes that tell *grant*, and the CDI device for it."""
+    if isinstance(grant, model.GPU):
+        own = tuple(filter(nodes.is_required, nodes.own_nodes(grant, roots)))
+        return grant.address, own, cdi.describing(own, read.devices)
+    own = nodes.instance_nodes(grant, roots)
     card, last = own[:1], own[1:][-1:]
     # The CDI device of the MIG instance; without one, that of its card, whose driver files are the
     # same.
     device = cdi.describing(last, read.devices) or cdi.describing(card, read.devices)
-    return given.parent, (*card, *last), device
+    return grant.parent, (*card, *last), device
 
 
 def _refuse_ignored(

@@ -325,7 +325,9 @@ class TestFiles(CDITestCase):
         told = error.user_text
         self.assertIn("CDI file with the driver's files for it cannot be used", told)
         self.assertNotIn("/var/run/cdi", told)
-        self.assertIn(reason, contents.obstacle(card(ONE), self.host.roots, "nvidia", owner_uid) or "")
+        self.assertIn(
+            reason, contents.obstacle(card(ONE), self.host.roots, "nvidia", owner_uid) or ""
+        )
 
     def test_a_specification_older_than_the_driver(self) -> None:
         (self.driver / f"usr/lib/x86_64-linux-gnu/libcuda.so.{fake.VERSION}").unlink()

@@ -106,7 +106,7 @@ class FailedStartsTest(VGPUsTestCase):
         return {str(slot.parent) for slot in card.free_slots("nvidia-1155", (), ())}
 
     def fail(self, *slots: Slot, text: str = "vfio {}: error getting device from group 6") -> None:
-        with self.assertRaises(libvirt.libvirtError), self.vgpus.start(slots):
+        with self.assertRaises(libvirt.libvirtError), self.vgpus.start(MINE, slots):
             raise libvirt.libvirtError(text.format(slots[0].parent))
 
     def test_function_that_fails_again_and_again(self) -> None:
@@ -114,7 +114,7 @@ class FailedStartsTest(VGPUsTestCase):
         slot = Slot.parse(f"{first}/nvidia-1155/0")
         for _ in range(failed_starts.MOST - 1):
             self.fail(slot)
-        with self.vgpus.start([slot]):
+        with self.vgpus.start(MINE, [slot]):
             pass  # counts anew
         self.fail(slot)
         self.assertEqual({first, second}, self.offered())
