@@ -12,7 +12,7 @@ import fixtures
 from nova_gpu.virt import counters
 from nova_gpu.virt.health import failed_starts
 from tests.functional import kvm, profiled
-from tests.functional.base import Server
+from tests.functional.readings import Server
 from tests.functional.profiled import FIRST, slots
 
 _BUS = re.compile(r'bus="0x(..)" slot="0x(..)" function="0x(.)"')

@@ -175,7 +175,8 @@ def _described(
     if not gpus and not slots:
         return
     read = cdi.find(roots.cdi_spec_dirs, owner_uid)
-    for address, own, device in [_match(grant, read, roots) for grant in (*gpus, *slots)]:
+    grants: list[model.GPU | Slot] = [*gpus, *slots]
+    for address, own, device in [_match(grant, read, roots) for grant in grants]:
         if device is None:
             _refuse_ignored(address, own, read)
             continue

@@ -192,11 +192,15 @@ class FailedStarts:
             )
         self._set({**self._counts, function: count})
 
-    def begins(self, kind: Kind | None) -> None:
-        """Note that a guest begins to start with a device: a closed host gets no other one now."""
+    def begins(self, kind: Kind | None) -> bool:
+        """Note that a guest begins to start with a device; return whether the host is closed.
+
+        A closed host gets no other start for ``TOGETHER_S``.
+        """
         with self._lock:
-            if self._is_closed(kind):
+            if is_closed := self._is_closed(kind):
                 self._let_through[kind] = time.monotonic()
+            return is_closed
 
     def started(self, kind: Kind | None, devices: Iterable[PciAddress] = ()) -> None:
         """Forget the failures of the host and of *devices*, with which a guest has started."""

@@ -257,8 +257,11 @@ def sorted_out(
                 unavailable = ways.part_obstacles(gpus[address], part)
                 for text in unavailable.values():
                     _report(address, text)
-                reasons = {s: (Unavailable(t, "", Source.HOST),) for s, t in unavailable.items()}
-                cards[address] = SharedCard(gpus[address], part, reasons, types)
+                withheld: dict[device.Device, Reasons] = {
+                    slot: (Unavailable(text, "", Source.HOST),)
+                    for slot, text in unavailable.items()
+                }
+                cards[address] = SharedCard(gpus[address], part, withheld, types)
         elif unfit and (whole := selected(card)):
             others[address] = unfit[min(whole.types)]
         elif card.has_instances:

@@ -21,7 +21,7 @@ import futurist
 from oslo_log import log as logging
 
 from nova_gpu.core import availability, boundary, device, exception
-from nova_gpu.core.availability import Source
+from nova_gpu.core.availability import Reasons, Source
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, GroupKey, PciAddress, Product
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Slot
@@ -191,9 +191,7 @@ class VGPUs:
         virtual functions that get a type do not count, because they may just have too many.
         """
         kinds = {self._kind(grant) for grant in grants}
-        for kind in kinds:
-            self._failed.begins(kind)
-        if kinds:
+        if any([self._failed.begins(kind) for kind in kinds]):
             self._reserve_failed()
         try:
             yield
@@ -238,10 +236,13 @@ class VGPUs:
         taken = {device.function(dev) for dev in self._ledger.now.devices(State.IN_USE)}
         for card in self.cards.look.cards.values():
             for function, parent in card.card.parents.items():
-                if not card.reasons and (function not in taken or parent.kind is Kind.MEDIATED):
+                is_free = function not in taken or parent.kind is Kind.MEDIATED
+                if is_free and all(reason.source is Source.STARTS for reason in card.reasons):
                     by_kind.setdefault(parent.kind, []).append(function)
-        closed = (self._failed.failing(kind, functions) for kind, functions in by_kind.items())
-        unavailable = availability.merge(self._failed.unavailable(), *closed)
+        failing: dict[Device, Reasons] = {}
+        for kind, functions in by_kind.items():
+            failing |= self._failed.failing(kind, functions)
+        unavailable = availability.merge(self._failed.unavailable(), failing)
         self.cards.reserve_parts(Source.STARTS, unavailable)
 
     def make_again(self) -> None:
