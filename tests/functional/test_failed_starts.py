@@ -12,8 +12,8 @@ import fixtures
 from nova_gpu.virt import counters
 from nova_gpu.virt.health import failed_starts
 from tests.functional import kvm, profiled
-from tests.functional.readings import Server
 from tests.functional.profiled import FIRST, slots
+from tests.functional.readings import Server
 
 _BUS = re.compile(r'bus="0x(..)" slot="0x(..)" function="0x(.)"')
 
@@ -58,9 +58,10 @@ class ManagerTest(FailingMixin, profiled.ProfiledServersTestBase):
         self.assertEqual((4, 0, 0), self.inventories()[1155])
         server = self.boot_failing()  # with another function
         self.period()
-        fault = self._show_server(server)["fault"]["message"]
-        self.assertIn("NVIDIA's vGPU manager refuses it", fault)
-        self.assertNotIn("journal", fault)
+        fault = self._show_server(server)["fault"]
+        self.assertIn("NVIDIA's vGPU manager refuses it", fault["message"])
+        self.assertNotIn("journal", fault["message"])
+        self.assertIn("its journal", fault["details"])
         self.assertIn("its journal", self.log())
         self.assertEqual((4, 4, 0), self.inventories()[1155])
         self.assertIn("New instances do not get virtual functions with vGPU types", self.log())

@@ -241,7 +241,7 @@ class VGPUs:
                     by_kind.setdefault(parent.kind, []).append(function)
         failing: dict[Device, Reasons] = {}
         for kind, functions in by_kind.items():
-            failing |= self._failed.failing(kind, functions)
+            failing.update(self._failed.failing(kind, functions).items())
         unavailable = availability.merge(self._failed.unavailable(), failing)
         self.cards.reserve_parts(Source.STARTS, unavailable)
 
