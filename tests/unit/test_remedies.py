@@ -28,8 +28,17 @@ from nova_gpu.core.model import MIGInstance, PciAddress
 from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.vgpu import virtual_functions
 from nova_gpu.virt.inventory import discovery
-from tests.fixtures import cdi, consoles, hosts, nodes, pci, processors, sriov_kernel, vgpu
-from tests.unit import test_troubleshooting as troubleshooting
+from tests.fixtures import (
+    cdi,
+    consoles,
+    hosts,
+    nodes,
+    pci,
+    processors,
+    reasons,
+    sriov_kernel,
+    vgpu,
+)
 
 CARD, OTHER = "0000:3b:00.0", "0000:af:00.0"
 _ADDRESS = PciAddress.parse(CARD)
@@ -385,14 +394,14 @@ class WalkTest(unittest.TestCase):
         self.check_that_each_has_a_state(" ".join(texts))
 
     def check_that_each_has_a_state(self, texts: str) -> None:
-        modules = [troubleshooting.PACKAGE / f"{name}.py" for name in _JUDGES]
-        reasons = {
+        modules = [reasons.PACKAGE / f"{name}.py" for name in _JUDGES]
+        without = {
             reason
             for module in modules
-            for text in troubleshooting.errors(module)
-            if (reason := troubleshooting.told(text)) and reason not in texts
+            for text in reasons.errors(module)
+            if (reason := reasons.told(text)) and reason not in texts
         }
-        self.assertEqual(set(_OF_NO_STATE), reasons)
+        self.assertEqual(set(_OF_NO_STATE), without)
 
 
 class NumbersTest(unittest.TestCase):

@@ -211,7 +211,7 @@ class VGPUs:
             return
         named = (grant for grant, own in names if blame.name in own)
         grant = next(named, next(iter(grants)))
-        wedges = isinstance(grant, Slot) and self.way(grant).may_wedge
+        wedges = not isinstance(grant, GPU) and self.way(grant).may_wedge
         if wedges and len(grants) > 1:
             return
         is_of_start = blame.name is None or self._kind(grant) is Kind.MEDIATED
@@ -221,7 +221,7 @@ class VGPUs:
         self._reserve_failed()
 
     def _kind(self, grant: Grant) -> Kind | None:
-        return self.cards.look.kind(grant) if isinstance(grant, Slot) else None
+        return None if isinstance(grant, GPU) else self.cards.look.kind(grant)
 
     def keep_failed(self) -> None:
         """Offer functions again that failed starts have withheld, once they were enabled anew.
