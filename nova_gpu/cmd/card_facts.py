@@ -57,6 +57,7 @@ def facts(gpu: GPU) -> dict[str, Any]:
     return {
         "address": str(gpu.address),
         "product_id": gpu.product.key,
+        "subsystem": gpu.subsystem,
         "name": gpu.product.name,
         "architecture": gpu.product.architecture,
         "memory_mib": gpu.product.memory_mib,

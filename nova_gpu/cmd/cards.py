@@ -94,7 +94,7 @@ def read(host: discovery.Discovery, watch: monitor.Watch | None = None) -> list[
     watch = watch or monitor.Watch(host.roots, asks_nvml=host.delivery.shares_driver)
     parts, others = host.in_parts(gpus)
     divided = parts.keys() | others.keys()
-    linked = host.links.beside_parts((g for g in gpus if g.address not in divided), divided)
+    linked = host.joined_cards.beside_parts((g for g in gpus if g.address not in divided), divided)
     reasons = availability.merge(
         quarantine.unavailable(host.quarantine, gpus, host.roots),
         watch.look(gpus),

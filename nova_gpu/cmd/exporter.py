@@ -24,6 +24,7 @@ from nova_gpu.core.availability import Source
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host.nvidia import nvml
+from nova_gpu.host.pci import acs
 from nova_gpu.virt import counters
 from nova_gpu.virt.health import monitor
 from nova_gpu.virt.inventory import discovery
@@ -66,6 +67,15 @@ GAUGES = {
     "nova_gpu_instance": (
         "A guest that has the card in its domain, as a label with its uuid. Always 1.",
         ("address", "instance"),
+    ),
+    "nova_gpu_unseparated": (
+        "KVM: whether a PCI Express port does not separate the card from other cards (ACS is "
+        "missing or off). Absent while nova-compute has not noted it and only root can read it.",
+        ("address",),
+    ),
+    "nova_gpu_unsafe_interrupts": (
+        "KVM: whether vfio gives cards to guests without interrupt remapping.",
+        (),
     ),
     "nova_gpu_utilization_ratio": ("How busy the card is, 0 to 1, by NVML.", ("address",)),
     "nova_gpu_memory_used_bytes": (
@@ -198,7 +208,17 @@ class Metrics(Collector):
             yield _gauge("nova_gpu_shared", _guests(listed_cards, shared))
             reached = {uuid: item.reached for uuid, item in named.items()}
             yield _gauge("nova_gpu_reached", _guests(listed_cards, device.users(reached)))
+        if not self._looked.delivery.shares_driver:
+            yield from self._separated(card.gpu.address for card in listed_cards)
         yield from self._used(listed_cards)
+
+    def _separated(self, addresses: Iterable[PciAddress]) -> Iterator[core.Metric]:
+        judge = self._looked.joined_cards.unseparated
+        known = ((address, judge(address)) for address in addresses)
+        samples = [((str(address),), value) for address, value in known if value is not None]
+        yield _gauge("nova_gpu_unseparated", samples)
+        unsafe = acs.unsafe_interrupts(self._looked.roots) is not None
+        yield _gauge("nova_gpu_unsafe_interrupts", [((), unsafe)])
 
     def _used(self, listed_cards: list[Card]) -> Iterator[core.Metric]:
         if not CONF.gpu.nvml or not self._looked.delivery.shares_driver:

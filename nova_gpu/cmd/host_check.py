@@ -12,6 +12,7 @@ from typing import Any
 
 from nova_gpu.cmd import board, this_host
 from nova_gpu.cmd.output import NO_CARDS, Format, print_json
+from nova_gpu.conf import CONF
 from nova_gpu.core import availability, printable
 from nova_gpu.core.availability import Reasons, Source
 from nova_gpu.core.guest import address_space
@@ -20,12 +21,12 @@ from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu.vgpu import DividedCard
 from nova_gpu.host import pci_errors as host_health
 from nova_gpu.host import processes, processor
-from nova_gpu.host.pci import iommu
+from nova_gpu.host.pci import acs, iommu
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import quarantine
 from nova_gpu.host.vfio import boot_configuration, open_devices, passthrough
 from nova_gpu.virt.delivery import bind_failures, guest_address_space
-from nova_gpu.virt.inventory import discovery
+from nova_gpu.virt.inventory import discovery, joined_cards
 from nova_gpu.virt.sets import Sets
 
 
@@ -110,7 +111,7 @@ def _finding(
         drivers = {str(function): iommu.driver(function, host.roots) for function in functions}
         if not host.delivery.shares_driver:
             reasons += in_use(gpu, host.roots)
-            remarks = () if reasons else tuple(_remarks(gpu, host.roots, alike))
+            remarks = () if reasons else tuple(_remarks(host, gpu, root, alike))
     except (OSError, ValueError) as error:
         drivers = {}
         reasons.append(passthrough.unread(error))
@@ -159,12 +160,17 @@ def _holders(gpu: GPU, roots: Roots) -> str:
     return open_devices.as_text(holder for holder in holders if holder[2] or os.geteuid() == 0)
 
 
-def _remarks(gpu: GPU, roots: Roots, alike: int) -> Iterator[str]:
+def _remarks(host: discovery.Discovery, gpu: GPU, root: pathlib.Path, alike: int) -> Iterator[str]:
+    roots = host.roots
     if not iommu.is_prepared(gpu.functions, roots):
-        yield (
-            "it is bound to vfio-pci when a guest gets it and given back afterwards; "
-            "nova-gpu host prepare binds it when the host boots"
-        )
+        first = "it is bound to vfio-pci when a guest gets it and given back afterwards"
+        unbound = [f for f in gpu.functions if not iommu.is_with_vfio(f, roots)]
+        built_in = boot_configuration.taken_before(unbound, root, roots)
+        if len(built_in) < len(unbound):
+            yield f"{first}; nova-gpu host prepare binds it when the host boots"
+        else:
+            names = ", ".join(f"{function} ({driver})" for function, driver in built_in.items())
+            yield f"{first}; drivers that are built into the kernel take {names} at boot"
         if os.geteuid() != 0:
             yield "processes of other users that have it open are seen by root only"
     elif who := _holders(gpu, roots):
@@ -172,6 +178,12 @@ def _remarks(gpu: GPU, roots: Roots, alike: int) -> Iterator[str]:
     if card := passthrough.card_bars(gpu, roots):
         size = address_space.in_gib(address_space.window(card))
         yield f"it maps {size} GiB of memory; {_largest_guest(card, roots, alike)}"
+    unlimited = guest_address_space.unlimited(roots, host.libvirt_version())
+    if unlimited and CONF.libvirt.cpu_mode in guest_address_space.AS_THE_HOST:
+        yield unlimited
+    yield from host.joined_cards.remarks(gpu.address)
+    if parameter := acs.unsafe_interrupts(roots):
+        yield joined_cards.UNSAFE_INTERRUPTS.format(parameter)
 
 
 def _largest_guest(card: address_space.Bars, roots: Roots, alike: int) -> str:

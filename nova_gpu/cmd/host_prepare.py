@@ -46,6 +46,13 @@ def main(host: discovery.Discovery, root: pathlib.Path, *, apply: bool) -> int:
             "host, has the same ids",
             file=sys.stderr,
         )
+    functions = (function for gpu in gpus for function in gpu.functions)
+    for function, driver in boot_configuration.taken_before(functions, root, host.roots).items():
+        print(
+            f"nova-gpu: {function} is bound when a guest gets it: its driver {driver} is built "
+            "into the kernel and takes it before vfio-pci is loaded",
+            file=sys.stderr,
+        )
     if not ids:
         print("nova-gpu: this host has no card to prepare.", file=sys.stderr)
         return 1

@@ -31,6 +31,7 @@ from nova_gpu.core import boundary, exception, names
 from nova_gpu.core.flavor import request, validation
 from nova_gpu.core.guest import machine_types
 from nova_gpu.core.scheduling import stats
+from nova_gpu.host.pci import acs
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import signatures
 from nova_gpu.virt.delivery import pci_aliases
@@ -188,6 +189,27 @@ class Checks(upgradecheck.UpgradeCommands):
             cards, "Both Nova, by [pci]device_spec, and nova-gpu offer these cards to instances:"
         )
 
+    def _check_ports(self) -> upgradecheck.Result:
+        """KVM hosts: cards that PCI Express ports do not separate, one guest's at a time"""
+        if CONF.libvirt.virt_type == "lxc" or CONF.gpu.allow_ports_without_acs:
+            return _Result(_Code.SUCCESS)
+        try:
+            roots = Roots.of(CONF.gpu)
+            ports = acs.ports(card_facts.find(), roots)
+        except exception.GPUError as error:
+            return _warning(f"Cannot tell whether ports separate this host's cards: {error}")
+        faults = {**dict.fromkeys(ports, "can be read by root only"), **acs.read(ports, roots)}
+        lines = [
+            f"{', '.join(map(str, sorted(ports[port])))}: port {port} {fault}"
+            for port, fault in faults.items()
+            if fault
+        ]
+        return _listed(
+            lines,
+            "One guest at a time gets cards that PCI Express ports do not separate (see [gpu]"
+            "allow_ports_without_acs); guests that have them already keep them:",
+        )
+
     def _check_flavors(self) -> upgradecheck.Result:
         """controllers: mistakes in flavors, but for architectures that no host has"""
         return self._asked(_flavors_with_mistakes, "Instances of these flavors cannot be created:")
@@ -276,6 +298,7 @@ class Checks(upgradecheck.UpgradeCommands):
         ("Containers are unprivileged", _check_id_maps),
         ("Guests have PCI Express", _check_machine_type),
         ("Cards have one owner", _check_owners),
+        ("Ports separate cards", _check_ports),
         ("Scheduler reads flavors", _check_filter),
         ("Nova's weighers are kept", _check_weighers),
         ("Flavors are right", _check_flavors),

@@ -44,17 +44,18 @@ def main(host: discovery.Discovery, *, as_json: bool) -> int:
 def picture(listed_cards: Sequence[Card], held: _Held, unknown: str | None) -> Iterator[str]:
     """Yield the lines of the PCI tree with the cards, and of the table of paths between them."""
     gpus = [card.gpu for card in listed_cards]
-    whose = {c.gpu.address: _who(c, held.get(c.gpu.address, ()), unknown) for c in listed_cards}
+    whose = {card.gpu.address: _who(card, held, unknown) for card in listed_cards}
     yield from card_facts.tree(gpus, whose)
     if unknown:
         yield cards.not_known(unknown)
     yield from card_facts.matrix(gpus)
 
 
-def _who(card: Card, uuids: Sequence[str], unknown: str | None) -> str:
-    if uuids:
+def _who(card: Card, held: _Held, unknown: str | None) -> str:
+    reason = card.why_not(held, unknown)
+    if uuids := held.get(card.gpu.address):
         who = f"instance {', '.join(uuids)}"
-        return f"{who}; {card.reason}" if card.reason else who
-    if card.reason:
-        return f"not offered: {card.reason}"
+        return f"{who}; {reason}" if reason else who
+    if reason:
+        return f"not offered: {reason}"
     return "offered" if unknown else "free"

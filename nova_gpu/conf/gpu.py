@@ -80,7 +80,10 @@ instances that are stopped already.
 Facts about a product that neither NVML nor the built-in table knows, or that override them. Set it
 once per product, as ``vendor_id:product_id key=value ...`` with the keys ``architecture`` (a word),
 ``memory_mib`` (MiB, an integer) and ``name`` (the rest of the line, so it comes last), for example
-``10de:2335 architecture=hopper memory_mib=143771 name=H200 SXM``.
+``10de:2335 architecture=hopper memory_mib=143771 name=H200 SXM``. Boards of several names may have
+one product id, such as NVIDIA's A2 and A16. A line with the ids of the subsystem is about one of
+them: ``10de:25b6:10de:157e name=A2`` (``subsystem`` in ``nova-gpu show``). Cards of one product
+stay in one resource provider; if a host has boards of several names, its model is all of them.
 """,
     ),
     cfg.MultiStrOpt(
@@ -109,6 +112,19 @@ each other, or if the links are disabled in another way.
 Related options:
 
 * ``[gpu]link_groups``
+""",
+    ),
+    cfg.BoolOpt(
+        "allow_ports_without_acs",
+        default=False,
+        help="""
+Let several KVM guests at a time have cards that PCI Express ports do not separate: cards below one
+switch, or below the root ports of one slot, where Access Control Services (ACS) of a port are
+missing, off or unreadable. The requests of such cards to each other do not pass the IOMMU: a guest
+with one of them can read and write the memory of the others, and what their guests do with it. Set
+this only if all users trust each other. False: while a guest has one of these cards, no other guest
+gets the others. Guests that have them already keep them and start with them again.
+``nova-gpu host check`` names the cards and ports.
 """,
     ),
     cfg.BoolOpt(

@@ -135,8 +135,10 @@ class GPU:
     """One whole card of the host, as of the last discovery.
 
     ``pci_root`` is its root bus (``pci0000:80``). ``pcie_switch`` is the upstream port of the
-    switch that the card is behind, ``None`` for a card with a root port of its own. ``companions``
-    are the other PCI functions of its slot, such as audio. ``mig`` are the MIG instances that NVML
+    switch that the card is behind, ``None`` for a card with a root port of its own. ``subsystem``
+    are the ids of its board (``10de:157e``): boards of several names may be one product.
+    ``companions`` are the other PCI functions of its slot, such as audio, and ``group_peers`` the
+    functions of other selected cards in its IOMMU group. ``mig`` are the MIG instances that NVML
     reports, ``None`` unless NVML reports that the card is in MIG mode.
     """
 
@@ -148,7 +150,9 @@ class GPU:
     pci_root: str | None = None
     pcie_switch: PciAddress | None = None
     driver: str | None = None
+    subsystem: str | None = None
     companions: tuple[PciAddress, ...] = ()
+    group_peers: tuple[PciAddress, ...] = ()
     links: tuple[Link, ...] = ()
     uuid: str | None = None
     mig: tuple[MIGInstance, ...] | None = None

@@ -11,7 +11,6 @@ import pathlib
 import re
 import shutil
 import stat
-import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 
 from oslo_log import log as logging
@@ -19,6 +18,7 @@ from oslo_log import log as logging
 from nova_gpu.core import model
 from nova_gpu.core.device import Device
 from nova_gpu.core.vgpu.vgpu import Slot, of_slot, slot_number
+from nova_gpu.host import child
 from nova_gpu.host import roots as host_roots
 from nova_gpu.host.mig import gpu_instances
 from nova_gpu.host.pci import kfd, sysfs
@@ -265,16 +265,10 @@ def _modprobe_arguments(
 def _run(command: tuple[str, ...], timeout_s: float) -> str | None:
     """Run *command*; return why it failed."""
     try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s
-        )
-    except subprocess.TimeoutExpired:
-        return f"{' '.join(command)} did not end within {timeout_s:g} s"
-    except OSError as error:
-        return f"{' '.join(command)}: {error}"
-    if done.returncode == 0:
-        return None
-    return f"{' '.join(command)} exited {done.returncode}: {done.stderr.strip() or 'no message'}"
+        child.run(command, timeout_s)
+    except child.Failed as error:
+        return f"{' '.join(command)} {error}"
+    return None
 
 
 def _drm_nodes(address: model.PciAddress, roots: host_roots.Roots) -> tuple[str, ...]:

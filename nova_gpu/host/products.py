@@ -29,9 +29,11 @@ OPTION = "product"
 
 _REMEDY = (
     "write vendor_id:product_id architecture=WORD memory_mib=MIB name=TEXT, with at least one of "
-    "the three and the name last, for example 10de:2335 architecture=hopper name=H200 SXM"
+    "the three and the name last, for example 10de:2335 architecture=hopper name=H200 SXM; for one "
+    "kind of board append its subsystem ids: 10de:25b6:10de:157e name=A2"
 )
 _KEY = re.compile(r"([0-9a-f]{4}):([0-9a-f]{4})", re.IGNORECASE)
+_BOARD = re.compile(rf"{_KEY.pattern}((?::[0-9a-f]{{4}}){{2}})?", re.IGNORECASE)
 _MEMORY = re.compile(r"0*[1-9][0-9]{0,8}")
 _ARCHITECTURE = re.compile(r"[a-z0-9][a-z0-9_-]*")
 _MAKERS = re.compile(r"^(nvidia|amd|intel|advanced micro devices|intel corporation)\b(\(r\))?\s*")
@@ -72,22 +74,25 @@ def table() -> Mapping[str, model.Product]:
 def parse_overrides(lines: Iterable[str]) -> Mapping[str, model.Product]:
     """Return the products that the lines of ``[gpu]product`` describe, by key (``10de:2335``).
 
-    :raises InvalidOption: if a line is invalid or a product has two lines
+    The key of one kind of board has its subsystem ids, too: ``10de:25b6:10de:157e``.
+
+    :raises InvalidOption: if a line is invalid or a product or kind of board has two lines
     """
     products: dict[str, model.Product] = {}
     for line in lines:
-        product = _parse_override(line)
-        if product.key in products:
-            raise _invalid(line, f"{product.key} is described twice")
-        products[product.key] = product
+        key, product = _parse_override(line)
+        if key in products:
+            raise _invalid(line, f"{key} is described twice")
+        products[key] = product
     return products
 
 
-def _parse_override(line: str) -> model.Product:
+def _parse_override(line: str) -> tuple[str, model.Product]:
     ids, _, rest = line.strip().partition(" ")
-    key = parse_key(ids)
-    if key is None:
+    match = _BOARD.fullmatch(ids.lower())
+    if match is None:
         raise _invalid(line, f"{ids!r} is not vendor_id:product_id of four hexadecimal digits each")
+    key = match[1], match[2]
     words, _, name = f" {rest}".partition(" name=")
     architecture, memory_mib = None, None
     seen = set()
@@ -108,7 +113,7 @@ def _parse_override(line: str) -> model.Product:
     product = model.Product(*key, name.strip() or None, architecture, memory_mib)
     if product == model.Product(*key):
         raise _invalid(line, "it says nothing about the product")
-    return product
+    return ids.lower(), product
 
 
 def _invalid(line: str, reason: str) -> exception.InvalidOption:

@@ -13,6 +13,7 @@ import types
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import nova_gpu.privsep.acs
     import nova_gpu.privsep.cleaning
     import nova_gpu.privsep.identity
     import nova_gpu.privsep.kernel_log

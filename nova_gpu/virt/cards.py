@@ -62,7 +62,7 @@ class Cards:
         # Done here, outside the lock of a claim, because it may be slow.
         whole = [gpu for gpu in gpus if gpu.address not in divided]
         may_go = [gpu for gpu in whole if gpu.address not in given_whole]
-        linked = self.discovery.links.beside_parts(may_go, divided.keys())
+        linked = self.discovery.joined_cards.beside_parts(may_go, divided.keys())
         of_cards = availability.merge(
             self.discovery.quarantined(gpus), self.releases.unavailable(), self.watch.look(gpus)
         )

@@ -90,7 +90,7 @@ class HostGPUs:
         path = pathlib.Path(CONF.state_path, "gpu-failed-starts")
         failed = FailedStarts(path, host_discovery.roots)
         self._published = published = CardInventory(
-            *(ledger, ways, host_discovery.links, neighbours), failed
+            *(ledger, ways, host_discovery.joined_cards, neighbours), failed
         )
         proofs = Proofs(
             host_discovery.proofs, host_discovery.roots, host_discovery.identities, ledger

@@ -72,7 +72,15 @@ class Periods:
         :raises nova.exception.InvalidConfiguration: if another nova-compute on this host already
             gives its GPUs to guests
         """
-        self._refuse_second()
+        other = None
+        with contained("Cannot tell whether another nova-compute offers the same GPUs"):
+            other = self._other_service()
+        if other:
+            raise nova_exception.InvalidConfiguration(
+                f"another nova-compute ({other}) already gives this host's GPUs to guests; stop it "
+                "first, or let this one use Nova's own driver (compute_driver = "
+                "libvirt.LibvirtDriver)"
+            )
         self.refresh(starting=True)
         if not self.discovery.roots.shows_all_processes():
             LOG.error(
@@ -84,26 +92,22 @@ class Periods:
             cards = (*self.assigned.whole.cards(), *self.vgpus.containers_cards())
             self.discovery.ways.host_hooks.began(cards, self.host)
 
-    def _refuse_second(self) -> None:
+    def _other_service(self) -> str | None:
+        """Return the nova-compute on this host that gives its GPUs to guests already."""
         try:
-            has_cards = bool(self.discovery.find())
+            if not self.discovery.find():
+                return None
         except exception.DiscoveryFailed:
-            return  # no card is offered before the host can be read
+            return None  # no card is offered before the host can be read
         try:
-            other = service_socket.claim(self.discovery.roots) if has_cards else None
+            return service_socket.claim(self.discovery.roots)
         except OSError as error:
             LOG.error(
                 "Cannot tell whether another nova-compute offers the same GPUs, so this one offers "
                 "them: the kernel does not list its sockets (sock_diag): %s",
                 error,
             )
-            return
-        if other:
-            raise nova_exception.InvalidConfiguration(
-                f"another nova-compute ({other}) already gives this host's GPUs to guests; stop it "
-                "first, or let this one use Nova's own driver (compute_driver = "
-                "libvirt.LibvirtDriver)"
-            )
+            return None
 
     def refresh(self, *, starting: bool = False) -> None:
         """Read the host, libvirt and Nova's database, and act on what has changed.
@@ -141,6 +145,7 @@ class Periods:
                     if knows:
                         self.usage_reader.look_again()
                         self.vgpus.make_again()
+                self.reporter.settle_bills(lambda: self.ledger.now, self.releases.products)
                 reaching.settle(self.host, self.ledger, self.usage_reader, self.reporter)
                 self.releases.settle(starting=starting)
                 # A card that could not be reset may take the host's driver with it.

@@ -3,13 +3,10 @@
 
 from __future__ import annotations
 
-import collections
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from nova import objects
 from oslo_log import log as logging
 
 from nova_gpu import notifications
@@ -21,6 +18,7 @@ from nova_gpu.core.model import GPU, PciAddress, Product
 from nova_gpu.notifications import Event, EventType
 from nova_gpu.virt import counters
 from nova_gpu.virt.inventory.card_groups import CardGroups
+from nova_gpu.virt.usage.bills import Bills
 from nova_gpu.virt.usage.ledger import Owner, Snapshot
 
 LOG = logging.getLogger(__name__)
@@ -39,8 +37,7 @@ class Reporter:
         self._compute_host = CONF.host
         self._said: set[tuple[PciAddress, Unavailable | None]] = set()
         self._known: Mapping[PciAddress, Unavailable | None] = {}
-        self._lock = threading.Lock()  # of ``_released``, for starts and deletions in parallel
-        self._released: collections.deque[tuple[str, Device]] = collections.deque(maxlen=1000)
+        self._bills = Bills()
         self._strangers: Mapping[Device, str] = {}
         self._unjudged: Mapping[Device, str] = {}
         self._reached: Mapping[tuple[str, Device], frozenset[str]] = {}
@@ -48,29 +45,28 @@ class Reporter:
 
     # Guests
 
-    def claimed(self, instance: objects.Instance, products: Mapping[Device, Product]) -> None:
-        """Report that a guest of *instance* is about to start here with devices new to it."""
-        with self._lock:
-            for product in products:
-                if (instance.uuid, product) in self._released:
-                    self._released.remove((instance.uuid, product))
-        if products:
-            counters.claimed(len(device.cards(products)), len(device.slots(products)))
-        self._emit(EventType.CLAIM, products, Owner(instance.uuid, instance.project_id))
+    def claimed(self, owner: Owner, products: Mapping[Device, Product]) -> None:
+        """Report that the instance's guest is about to start here with devices new to it."""
+        if news := self._bills.claim(owner, products):
+            counters.claimed(len(device.cards(news)), len(device.slots(news)))
+            self._emit(EventType.CLAIM, news, owner)
 
-    def released(self, instance: objects.Instance, products: Mapping[Device, Product]) -> None:
-        """Report that the instance no longer has these devices on this host.
+    def released(self, owner: Owner, products: Mapping[Device, Product]) -> None:
+        """Report that the instance no longer has these devices on this host, once each."""
+        self._emit(EventType.RELEASE, self._bills.release(owner, products), owner)
 
-        Report a device once: after a failed start Nova removes the domain twice.
+    def settle_bills(
+        self,
+        ledger: Callable[[], Snapshot],
+        products: Callable[[frozenset[Device]], Mapping[Device, Product]],
+    ) -> None:
+        """Report the releases of devices that instances lost without a word of Nova's.
+
+        :param products: return the product of each device that it is given, without unknown ones
         """
-        with self._lock:
-            news = {
-                dev: product
-                for dev, product in products.items()
-                if (instance.uuid, dev) not in self._released
-            }
-            self._released.extend((instance.uuid, dev) for dev in news)
-        self._emit(EventType.RELEASE, news, Owner(instance.uuid, instance.project_id))
+        self._bills.begin(ledger(), products)
+        for bill in self._bills.lost(ledger):
+            self.released(bill.owner, bill.products)
 
     # Cards
 

@@ -107,9 +107,13 @@ class _View:
         return is_error and not (instance.host and (instance.is_launched or instance.devices))
 
     def consumers(self, instance: Instance) -> Iterator[str]:
-        """Yield the instance's uuid and those of its moves."""
+        """Yield the instance's uuid and those of its moves.
+
+        Nova ends the record of a move before it deletes what the move counts.
+        """
         yield instance.uuid
-        yield from (each.uuid for each in self.moves.values() if each.instance == instance.uuid)
+        moves = self.cloud.migrations if self.is_busy(instance) else self.moves
+        yield from (each.uuid for each in moves.values() if each.instance == instance.uuid)
 
     def devices(self, instance: Instance) -> set[Device]:
         """What the instance has, at both ends of a resize. One that is on no host any more keeps
@@ -144,6 +148,8 @@ def _of_domain(view: _View, host: Host, domain: Domain, instance: Instance) -> I
     if host.is_container:
         own = sorted(set(own))
     named = [address for address in domain.devices if address not in instance.pci]
+    if not domain.is_running:  # the card of a mediated device that a boot removed is unknown
+        named = [address for address in named if ":" in address]
     by_stock = _by_stock(view, instance)
     surplus = collections.Counter(named) - collections.Counter(own)
     if surplus.total() > by_stock:
@@ -237,7 +243,7 @@ def _places(view: _View, instance: Instance) -> set[str | None]:
 
 def _allocations(view: _View) -> Iterator[Difference]:
     """Placement counts what the database has, for whom it has it."""
-    known = {*view.cloud.instances, *view.moves}
+    known = {*view.moves}.union(*map(view.consumers, view.cloud.instances.values()))
     for provider in view.cloud.providers.values():
         for consumer, amounts in provider.allocations.items():
             if consumer not in known:
@@ -365,7 +371,7 @@ def _of_provider(view: _View, host: Host, provider: Provider) -> Iterator[Differ
             text = f"Placement has {inventory.total} {name}, the tracker {_words(published)}"
             yield Difference("inventory", provider.name, text)
         offered = inventory.total - inventory.reserved - used
-        free = host.free[provider.uuid]
+        free = host.free[provider.uuid] | host.claimed & published
         # What is counted for an instance that has not got it yet is free for its claim alone.
         left = max(offered, 0) + sum(_awaited(view, provider, name))
         if offered > len(free) or (is_whole and len(free) > left):

@@ -118,7 +118,8 @@ class Host:
     ``provider``: the uuid of its compute node. ``is_up``: whether its nova-compute runs; else
     nothing of it is read but its domains. ``cards``: the GPUs in sysfs. ``published``: what Nova's
     tracker has of the devices of each provider. ``offered``: the cards that these are, or are of.
-    ``free``: those devices that the tracker would give.
+    ``free``: those devices that the tracker would give. ``claimed``: those that a claim keeps for
+    a while which the tracker no longer has (``[gpu]claim_grace_period``).
     ``reasons``: why ``nova-gpu list`` says that a card is not offered, by its address. ``left``:
     what of guests that are gone the host itself has, by kinds. ``bills`` and ``unprintable`` are
     those of :class:`Cloud` where nova-compute is a process of its own.
@@ -133,6 +134,7 @@ class Host:
     offered: frozenset[str] = frozenset()
     published: Mapping[str, frozenset[str]] = dataclasses.field(default_factory=dict)
     free: Mapping[str, frozenset[str]] = dataclasses.field(default_factory=dict)
+    claimed: frozenset[str] = frozenset()
     reasons: Mapping[str, str] = dataclasses.field(default_factory=dict)
     tasks: tuple[str, ...] = ()
     size: Size | None = None
@@ -652,6 +654,7 @@ def host(name: str, system: System, manager: Any, left: Iterable[tuple[str, str]
         offered=offered,
         published=devices,
         free=free,
+        claimed=_claimed(driver),
         reasons=reasons(driver) if unexplained or not cards <= offered else {},
         tasks=_tasks(manager),
         size=size,
@@ -670,6 +673,11 @@ def reasons(driver: Any) -> Mapping[str, str]:
     except exception.DiscoveryFailed:
         return {}  # a host without sysfs, which has no cards to explain
     return {str(row.gpu.address): reason for row in rows if (reason := row.reason or row.dirty)}
+
+
+def _claimed(driver: Any) -> frozenset[str]:
+    gpus = getattr(driver, "_gpus", None)
+    return frozenset(map(str, gpus.ledger.now.claims)) if gpus else frozenset()
 
 
 def absent(name: str, provider: str, connection: Any, system: System) -> Host:

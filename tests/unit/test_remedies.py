@@ -102,6 +102,11 @@ def kvm_with_a_stranger(on: Machine) -> None:
     on.host.add_device(OTHER, "8086", "10d3", class_code=0x020000, iommu_group=99)
 
 
+def kvm_with_another_card_in_its_group(on: Machine) -> None:
+    on.add(driver="vfio-pci", iommu_group=99)
+    on.host.add_gpu(OTHER, "10de", "25b6", iommu_group=99)
+
+
 def kvm_with_memory_of_the_firmware(on: Machine) -> None:
     on.add(driver="vfio-pci")
     on.host.reserve(CARD, "direct")
@@ -303,6 +308,9 @@ REMEDIES: dict[str, Callable[[Machine], None]] = {
     "turn on VT-d or AMD-Vi in the firmware and boot": turn_on_iommu,
     "put the card into a slot whose ports have ACS": Machine.move,
     "use another slot or host": Machine.move,
+    "bind all of them at boot with nova-gpu host prepare": lambda on: on.host.bind(
+        OTHER, "vfio-pci"
+    ),
     r"turn that off in the firmware \(HPE": lambda on: on.host.reserve(CARD, "msi"),
     "make another display the host's in its firmware": show_elsewhere,
     r"name the card in \[gpu\]addresses and prepare it": name_and_prepare,

@@ -13,7 +13,6 @@ import os
 import pathlib
 import re
 import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Collection, Iterable, Sequence
@@ -21,6 +20,7 @@ from collections.abc import Collection, Iterable, Sequence
 from oslo_log import log as logging
 
 from nova_gpu.core import container, exception
+from nova_gpu.host import child
 
 LOG = logging.getLogger(__name__)
 
@@ -124,7 +124,7 @@ def _folder(
             finally:
                 shutil.rmtree(unfinished, ignore_errors=True)
         os.utime(folder)  # prune() goes by the time of the last use
-    except (OSError, subprocess.SubprocessError) as error:
+    except OSError as error:
         raise exception.GuestFilesUnavailable(str(library_root), str(error)) from error
     return folder
 
@@ -141,13 +141,10 @@ def _fill(folder: pathlib.Path, files: dict[str, str], links: list[tuple[str, st
     ldconfig = shutil.which("ldconfig", path=f"{os.environ.get('PATH', '')}:{_SBIN}")
     if ldconfig is None:
         raise FileNotFoundError("ldconfig is not there; install the C library's tools")
-    subprocess.run(
-        (ldconfig, "-n", str(folder)),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        check=True,
-        timeout=_LDCONFIG_TIMEOUT_S,
-    )
+    try:
+        child.run((ldconfig, "-n", str(folder)), _LDCONFIG_TIMEOUT_S)
+    except child.Failed as error:
+        raise OSError(f"{ldconfig} {error}") from error
     for content, link in links:
         # A link may contain the name of another link; one without a target is for a library that is
         # not mounted.

@@ -36,7 +36,7 @@ def discover(
     A card that cannot be read, or disappears meanwhile, is left out. A fact about a product comes
     from *overrides*, else from NVML, else from the built-in table.
 
-    :param overrides: the products of ``[gpu]product``, by key
+    :param overrides: the products of ``[gpu]product``, as :func:`products.parse_overrides`
     :param nvml: queries NVML; called only if a selected card is bound to the nvidia driver
     :raises DiscoveryFailed: if the PCI functions cannot be listed
     """
@@ -55,6 +55,9 @@ def _completed(
     driven = {(card.product.vendor_id, card.driver) for card in cards}
     facts = nvml() if (products.NVIDIA, "nvidia") in driven else {}
     xgmi_links = direct_links.of_xgmi(roots.sysfs) if (products.AMD, "amdgpu") in driven else {}
+    groups: dict[int | None, list[model.PciAddress]] = {}
+    for card in cards:
+        groups.setdefault(card.iommu_group, []).extend(card.functions)
     completed = []
     for card in sorted(cards, key=lambda card: card.address):
         known, key = facts.get(card.address, nvml_facts.NvmlFacts()), card.product.key
@@ -65,13 +68,21 @@ def _completed(
             memory_mib=known.memory_mib,
             compute_capability=known.compute_capability,
         )
-        product = overrides.get(key, card.product).completed_by(by_nvml)
+        of_board = overrides.get(f"{key}:{card.subsystem}", card.product)
+        product = of_board.completed_by(overrides.get(key, card.product)).completed_by(by_nvml)
         product = product.completed_by(products.table().get(key, card.product))
         if product.architecture is None:
             _report_unknown(key)
-        links = known.links or xgmi_links.get(card.address, ())
+        in_group = groups[card.iommu_group] if card.iommu_group is not None else []
         completed.append(
-            dataclasses.replace(card, product=product, links=links, uuid=known.uuid, mig=known.mig)
+            dataclasses.replace(
+                card,
+                product=product,
+                group_peers=tuple(sorted({*in_group}.difference(card.functions))),
+                links=known.links or xgmi_links.get(card.address, ()),
+                uuid=known.uuid,
+                mig=known.mig,
+            )
         )
     return tuple(completed)
 
@@ -168,6 +179,7 @@ def _read(device: str, name: str, class_code: int) -> model.GPU:
         pci_root=pci_root,
         pcie_switch=pcie_switch,
         driver=sysfs.link(device, "driver"),
+        subsystem=sysfs.subsystem(device),
     )
 
 

@@ -21,14 +21,13 @@ from collections.abc import Mapping
 
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host.nvidia import proc
-from nova_gpu.host.pci import sysfs
+from nova_gpu.host.pci import config_space, sysfs
 from nova_gpu.host.roots import Roots
 
 Identity = Mapping[str, str]
 
 _UUID = re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _UNIQUE_ID = re.compile(r"[0-9a-f]{1,16}")
-_EXTENDED, _END = 0x100, 0x1000
 _SERIAL_NUMBER = 0x0003
 
 
@@ -81,18 +80,11 @@ def _amdgpu(device: str) -> str | None:
 def serial_number(address: PciAddress, roots: Roots) -> str | None:
     """Return the PCI Express serial number, ``None`` if there is none or only root can read it."""
     try:
-        with open(f"{sysfs.device(address, roots)}/config", "rb") as file:
-            config = file.read(_END)
+        config = config_space.read(sysfs.device(address, roots))
     except OSError:
         return None
-    offset, seen = _EXTENDED, set()
-    while _EXTENDED <= offset <= len(config) - 12 and offset not in seen:
-        seen.add(offset)
-        header, low, high = struct.unpack_from("<III", config, offset)
-        if header in (0, 0xFFFFFFFF):
-            return None
-        if header & 0xFFFF == _SERIAL_NUMBER:
-            number = high << 32 | low
-            return number.to_bytes(8).hex("-") if number not in (0, 2**64 - 1) else None
-        offset = header >> 20 & ~3
-    return None
+    offset = config_space.extended_capability(config, _SERIAL_NUMBER)
+    if offset is None:
+        return None
+    (number,) = struct.unpack_from("<Q", config, offset + 4)
+    return number.to_bytes(8).hex("-") if number not in (0, 2**64 - 1) else None

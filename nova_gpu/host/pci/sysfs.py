@@ -94,6 +94,14 @@ def ids(device: str) -> tuple[str, str]:
     return _id(device, "vendor"), _id(device, "device")
 
 
+def subsystem(device: str) -> str | None:
+    """Return the ids of a PCI function's board as ``10de:157e``, ``None`` if they are unknown."""
+    try:
+        return f"{_id(device, 'subsystem_vendor')}:{_id(device, 'subsystem_device')}"
+    except (OSError, ValueError):
+        return None
+
+
 def _id(device: str, name: str) -> str:
     number = hexadecimal(device, name)
     if number not in range(1 << 16):
@@ -190,20 +198,26 @@ def above(device: str) -> tuple[str | None, model.PciAddress | None]:
 
     :param device: a link such as ``bus/pci/devices/0000:84:00.0``
     """
+    root, bridges = path(device)
+    if len(bridges) < 3:  # a root port alone, or no port: the card has no neighbour behind it
+        return root, None
+    try:
+        return root, model.PciAddress.parse(bridges[-2])
+    except exception.InvalidPciAddress:
+        return root, None
+
+
+def path(device: str) -> tuple[str | None, list[str]]:
+    """Return the root bus above *device* and the bridges between them, the root port first.
+
+    :param device: as for :func:`above`
+    """
     try:
         parts = os.readlink(device).split("/")
     except OSError:
-        return None, None
+        return None, []
     roots = [index for index, part in enumerate(parts) if _ROOT.fullmatch(part)]
-    if not roots:
-        return None, None
-    bridges = parts[roots[-1] + 1 : -1]
-    if len(bridges) < 3:  # a root port alone, or no port: the card has no neighbour behind it
-        return parts[roots[-1]], None
-    try:
-        return parts[roots[-1]], model.PciAddress.parse(bridges[-2])
-    except exception.InvalidPciAddress:
-        return parts[roots[-1]], None
+    return (parts[roots[-1]], parts[roots[-1] + 1 : -1]) if roots else (None, [])
 
 
 def pcie_link(device: str) -> PcieLink | None:

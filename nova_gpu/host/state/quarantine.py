@@ -221,11 +221,9 @@ def is_about(record: Entry, card: GPU, own: identity.Identity | None = None) -> 
     return not (record.seen and own and identity.same(record.seen.identity, own) is False)
 
 
-def forget_cleaning(folder: pathlib.Path) -> None:
-    """Remove the entries of older releases that only record that a card had to be cleaned."""
-    for record in load(folder).values():
-        if record.cleaning:
-            release(folder, record.address)
+def to_clean(folder: pathlib.Path) -> list[PciAddress]:
+    """Return the cards whose entries only record, as older releases did, that they are not clean."""
+    return [record.address for record in load(folder).values() if record.cleaning]
 
 
 def end_those_of_former_boots(folder: pathlib.Path, boot_id: str) -> list[Entry]:

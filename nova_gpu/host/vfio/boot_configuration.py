@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from nova_gpu.core import exception, model
 from nova_gpu.host import processor
-from nova_gpu.host.pci import sysfs
+from nova_gpu.host.pci import iommu, sysfs
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import files
 
@@ -30,7 +30,8 @@ _ON_COMMAND_LINE = re.compile(r"(?:^|\s)vfio[-_]pci\.ids=(\S+)")
 GRUB = "etc/default/grub.d/nova-gpu.cfg"
 
 HEAD = "# Written by nova-gpu host prepare, removed by nova-gpu host prepare --undo.\n"
-_MODULE = "vfio-pci.ko"
+# Modules of drivers that have another name
+_MODULES = {"xhci_hcd": "xhci_pci", "nvidia-gpu": "i2c_nvidia_gpu"}
 # Drivers of cards and of their companions that may take a function before vfio-pci does. A softdep
 # on a module that the host does not have is ignored.
 _DRIVERS = (
@@ -203,8 +204,8 @@ def undo(root: pathlib.Path) -> list[str]:
     return write({MODPROBE: None, GRUB: None}, root)
 
 
-def module_kind(root: pathlib.Path) -> str | None:
-    """Return ``builtin`` if the running kernel contains vfio-pci, ``dep`` if that is a module."""
+def module_kind(root: pathlib.Path, module: str = "vfio_pci") -> str | None:
+    """Return ``builtin`` if the running kernel contains *module*, ``dep`` if it is loadable."""
     folder = root / "lib/modules" / os.uname().release
     for kind in ("builtin", "dep"):
         try:
@@ -213,6 +214,26 @@ def module_kind(root: pathlib.Path) -> str | None:
             continue
         # "kernel/drivers/vfio/pci/vfio-pci.ko.xz: kernel/..."
         paths = (line.partition(":")[0] for line in lines)
-        if any(path.rpartition("/")[2].startswith(_MODULE) for path in paths):
+        names = (path.rpartition("/")[2].partition(".ko")[0] for path in paths)
+        if any(name.replace("-", "_") == module for name in names):
             return kind
     return None
+
+
+def taken_before(
+    functions: Iterable[model.PciAddress], root: pathlib.Path, roots: Roots
+) -> dict[model.PciAddress, str]:
+    """Return the drivers that are built into the kernel and have *functions*, by function.
+
+    They take a function before the module vfio-pci is loaded, whatever modprobe.d says.
+
+    :raises OSError: if a driver cannot be read
+    """
+    if module_kind(root) == "builtin":
+        return {}
+    drivers = {}
+    for function in functions:
+        driver = iommu.driver(function, roots)
+        if driver and module_kind(root, _MODULES.get(driver, driver)) == "builtin":
+            drivers[function] = driver
+    return drivers

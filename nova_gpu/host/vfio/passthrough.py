@@ -73,6 +73,7 @@ def obstacles(
         lambda: reserved(gpu.functions, roots),
         lambda: _shared_slot(gpu, roots),
         lambda: _strangers(gpu, roots),
+        lambda: _group_peers(gpu, roots),
         lambda: _divided(gpu, roots),
         lambda: _on_switched_board(gpu, roots),
         lambda: _too_large(gpu, roots, room),
@@ -182,7 +183,7 @@ def _shared_slot(gpu: model.GPU, roots: Roots) -> str | None:
 
 
 def _strangers(gpu: model.GPU, roots: Roots) -> str | None:
-    names = strangers(gpu.functions, roots)
+    names = strangers(gpu.functions, roots, gpu.group_peers)
     if not names:
         return None
     return (
@@ -192,16 +193,38 @@ def _strangers(gpu: model.GPU, roots: Roots) -> str | None:
     )
 
 
-def strangers(own: Iterable[model.PciAddress], roots: Roots) -> list[str]:
+def _group_peers(gpu: model.GPU, roots: Roots) -> str | None:
+    """Return that drivers of the host have other cards of its IOMMU group, and the remedy.
+
+    VFIO gives a group to a guest if each of its devices has a driver of VFIO or none
+    (Documentation/driver-api/vfio.rst).
+    """
+    names = [
+        _described(str(peer), roots)
+        for peer in gpu.group_peers
+        if iommu.driver(peer, roots) is not None and not iommu.is_with_vfio(peer, roots)
+    ]
+    if not names:
+        return None
+    return (
+        f"its IOMMU group {gpu.iommu_group} has other cards that are not bound to vfio-pci: "
+        f"{', '.join(names)}; bind all of them at boot with nova-gpu host prepare"
+    )
+
+
+def strangers(
+    own: Iterable[model.PciAddress], roots: Roots, peers: Iterable[model.PciAddress] = ()
+) -> list[str]:
     """Return the other devices in the IOMMU groups of *own*, each as ``0000:81:00.1 (driver)``.
 
-    Bridges are left out, because they do not prevent passthrough.
+    Bridges are left out, because they do not prevent passthrough, and so are *peers*: functions of
+    cards that nova-gpu gives to the same guest only.
 
     :raises OSError: if the kernel does not report it
     """
     addresses = tuple(own)
     members = {name for address in addresses for name in iommu.group_members(address, roots)}
-    others = sorted(members.difference(map(str, addresses)))
+    others = sorted(members.difference(map(str, (*addresses, *peers))))
     return [_described(name, roots) for name in others if not _is_bridge(name, roots)]
 
 

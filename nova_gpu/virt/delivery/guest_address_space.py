@@ -26,6 +26,8 @@ _Answer = TypeVar("_Answer")
 
 # The values of [libvirt]cpu_mode with which a guest has the address bits of the host's processor
 AS_THE_HOST = ("host-passthrough", "maximum")
+# libvirt 9.3.0 (its NEWS): maxphysaddr has the attribute limit
+_LIMIT_SINCE = 9003000
 _MODE, _BITS = "hw:maxphysaddr_mode", "hw:maxphysaddr_bits"
 
 
@@ -51,6 +53,29 @@ def most(cards: Collection[GPU], roots: Roots) -> int:
         return len(cards)
     rooms = [of_host(roots), _room(roots, "passthrough", None)]
     return max(room.most_of(bars, guest) for room in rooms for guest in passthrough.SMALL_GUESTS)
+
+
+def limit(roots: Roots) -> int | None:
+    """Return the address bits of the IOMMU if they are fewer than those of the host's processor."""
+    host = processor.of_host(roots)
+    return host.usable_bits if host.usable_bits != host.address_bits else None
+
+
+def can_limit(libvirt_version: int | None) -> bool:
+    """Return whether libvirt can limit the address bits of a guest with the host's processor."""
+    return libvirt_version is not None and libvirt_version >= _LIMIT_SINCE
+
+
+def unlimited(roots: Roots, libvirt_version: int | None) -> str | None:
+    """Return that guests with the host's processor have too many address bits, and the remedy."""
+    bits = limit(roots)
+    if bits is None or can_limit(libvirt_version):
+        return None
+    return (
+        f"a guest with the {processor.of_host(roots).address_bits} address bits of the host's "
+        f"processor puts memory of its cards where the host's IOMMU cannot map it ({bits} bits); "
+        "install libvirt 9.3 or newer, or set [libvirt]cpu_mode = host-model"
+    )
 
 
 def refuse(
@@ -131,7 +156,8 @@ def _room(roots: Roots, mode: str | None, bits: int | None) -> Room:
     # them to any other model.
     gib_pages = host.gib_pages and cpu_mode != "none"
     if mode == "passthrough" or cpu_mode in AS_THE_HOST:
-        least = most = host.address_bits or default
+        # A guest that libvirt cannot limit has more, but what it puts there cannot be mapped.
+        least = most = host.usable_bits or default
     elif mode is not None and bits is not None:
         least = most = bits
     elif cpu_mode == "none":

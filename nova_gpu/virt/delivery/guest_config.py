@@ -18,6 +18,7 @@ from nova.virt.libvirt import blockinfo
 from nova.virt.libvirt import config as vconfig
 from nova.virt.libvirt import host as libvirt_host
 from nova.virt.libvirt import utils as libvirt_utils
+from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import boundary
@@ -29,8 +30,11 @@ from nova_gpu.core.guest.address_space import Setting
 from nova_gpu.core.guest.tree import Tree
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
+from nova_gpu.host.roots import Roots
 from nova_gpu.virt.delivery import guest_address_space, guest_tree
 from nova_gpu.virt.usage import domains
+
+LOG = logging.getLogger(__name__)
 
 
 class GuestMetaGPUs(vconfig.LibvirtConfigObject):  # type: ignore[misc]
@@ -405,6 +409,42 @@ def _set_bits(guest: vconfig.LibvirtConfigGuest, bits: int | None) -> None:
     else:
         return
     guest.cpu.maxphysaddr = element
+
+
+class GuestLimitedBits(vconfig.LibvirtConfigGuestCPUMaxPhysAddr):  # type: ignore[misc]
+    """The address bits of the host's processor, up to a limit."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self.mode = "passthrough"
+        self.limit = limit
+
+    def format_dom(self) -> etree._Element:
+        element: etree._Element = super().format_dom()
+        element.set("limit", str(self.limit))
+        return element
+
+
+def limit_bits(
+    guest: vconfig.LibvirtConfigGuest, roots: Roots, libvirt_version: int | None
+) -> None:
+    """Give a guest with a PCI function no more address bits than the host's IOMMU can map.
+
+    Firmware puts BARs at the end of the address space. Change nothing if the guest does not have
+    the bits of the host's processor. With an older libvirt, log that it has too many.
+    """
+    limit = guest_address_space.limit(roots)
+    if limit is None or guest.cpu is None:
+        return
+    bits = guest.cpu.maxphysaddr
+    is_hosts = guest.cpu.mode in guest_address_space.AS_THE_HOST
+    if not (is_hosts if bits is None else bits.mode == "passthrough"):
+        return
+    if guest_address_space.can_limit(libvirt_version):
+        guest.cpu.maxphysaddr = GuestLimitedBits(limit)
+    else:
+        text = guest_address_space.unlimited(roots, libvirt_version)
+        LOG.warning("Instance %s: %s", guest.uuid, text)
 
 
 def _give_gib_pages(guest: vconfig.LibvirtConfigGuest) -> None:

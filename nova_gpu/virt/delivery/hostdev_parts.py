@@ -89,13 +89,22 @@ class VirtualFunctions(HostdevParts):
     """A delivery of SR-IOV virtual functions, with or without a vGPU type.
 
     ``managed``: whether libvirt binds the function to vfio-pci while the domain runs.
+
+    :param libvirt_version: return the version of libvirt as one number (10000000 is 10.0.0), or
+        ``None`` if it is unknown
     """
 
     managed: bool
 
-    def __init__(self, roots: Roots, device_spec: DeviceSpec) -> None:
+    def __init__(
+        self,
+        roots: Roots,
+        device_spec: DeviceSpec,
+        libvirt_version: Callable[[], int | None] = lambda: None,
+    ) -> None:
         super().__init__(roots)
         self._device_spec = device_spec
+        self._libvirt_version = libvirt_version
 
     # State of the host
 
@@ -115,6 +124,16 @@ class VirtualFunctions(HostdevParts):
         return parent is not None and slot.type_id in parent.made
 
     # Actions
+
+    def render(
+        self,
+        instance: objects.Instance,
+        request: FlavorRequest,
+        guest: vconfig.LibvirtConfigGuest,
+        grants: Sequence[Grant],
+    ) -> list[GuestDevice]:
+        service.guest_config.limit_bits(guest, self._roots, self._libvirt_version())
+        return super().render(instance, request, guest, grants)
 
     def _hostdev(self, instance_uuid: str, slot: Slot) -> vconfig.LibvirtConfigGuestHostdev:
         return service.guest_config.GuestVirtualFunction(slot.parent, managed=self.managed)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -44,6 +44,7 @@ class PCIPassthrough(Delivery):
     :param ledger: the devices of each instance, in nova-compute; ``None`` in the commands, which
         give no cards to guests
     :param peers: whether a guest's cards can have peer access to each other
+    :param libvirt_version: as for :class:`nova_gpu.virt.delivery.ways.Ways`
     """
 
     mode = DeliveryMode.PCI
@@ -56,10 +57,12 @@ class PCIPassthrough(Delivery):
         unbound: pathlib.Path,
         ledger: Ledger | None,
         peers: Peers,
+        libvirt_version: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._roots = roots
         self._device_spec = device_spec
         self._peers = peers
+        self._libvirt_version = libvirt_version
         if ledger is not None:
             self.bindings = service.binding.Bindings(roots, ledger, unbound)
             self.share = self.bindings.share
@@ -130,6 +133,7 @@ class PCIPassthrough(Delivery):
             tree=tree is not None,
         )
         service.guest_config.give_room(guest, setting)
+        service.guest_config.limit_bits(guest, self._roots, self._libvirt_version())
         places = {} if tree is None else service.guest_tree.places(guest, tree)
         return described(cards, places, self._roots)
 

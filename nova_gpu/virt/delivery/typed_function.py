@@ -3,16 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from oslo_utils import versionutils
 
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu.vgpu import Kind
-from nova_gpu.host.roots import Roots
 from nova_gpu.host.vgpu import virtual_functions
 from nova_gpu.virt.delivery.hostdev_parts import VirtualFunctions
-from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
 
 # Since this version libvirt accepts a function with managed='no' whatever VFIO driver it is bound
 # to (libvirt's NEWS).
@@ -20,22 +18,12 @@ LIBVIRT = (10, 0, 0)
 
 
 class TypedFunctions(VirtualFunctions):
-    """The delivery of virtual functions that NVIDIA's host driver has given a vGPU type.
-
-    :param libvirt_version: return the version of libvirt as one number (10000000 is 10.0.0), or
-        ``None`` if it is unknown
-    """
+    """The delivery of virtual functions that NVIDIA's host driver has given a vGPU type."""
 
     kind = Kind.TYPED
     words = "a virtual function with a type"
     managed = False  # the function stays with the driver that set its type
     may_wedge = True  # for the source see nova_gpu.virt.health.failed_starts
-
-    def __init__(
-        self, roots: Roots, device_spec: DeviceSpec, libvirt_version: Callable[[], int | None]
-    ) -> None:
-        super().__init__(roots, device_spec)
-        self._libvirt_version = libvirt_version
 
     def obstacle(self, card: GPU, functions: Sequence[PciAddress] = ()) -> str | None:
         return (

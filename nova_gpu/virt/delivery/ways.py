@@ -85,14 +85,14 @@ class Ways:
             self.sets = sets.of_machines(roots, ledger)
             spec = DeviceSpec(CONF.pci.device_spec)
             self.whole = machines = PCIPassthrough(
-                roots, spec, bind_failures.folder(), ledger, self._peers
+                roots, spec, bind_failures.folder(), ledger, self._peers, libvirt_version
             )
             if ledger is not None:
                 self.host_hooks = machines.bindings
             parts = [
                 MediatedDevices(roots),
                 TypedFunctions(roots, spec, libvirt_version),
-                PlainFunctions(roots, spec),
+                PlainFunctions(roots, spec, libvirt_version),
             ]
             self._types = VGPUTypes(roots)
             self._readings: dict[PciAddress, division.Reading] = {}

@@ -11,6 +11,7 @@ from nova_gpu.core.availability import Reasons, Scope, Source, Unavailable
 from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup, GroupKey, PciAddress, Product
 from nova_gpu.core.scheduling import stats
 from nova_gpu.core.topology import topology
+from nova_gpu.host import products
 
 GONE = Unavailable("it is no longer on the PCI bus", "", Source.BUS, Scope.ALL)
 REPLACED = Unavailable("another product is at its address now", "", Source.BUS, Scope.ALL)
@@ -144,7 +145,20 @@ def _with(group: GPUGroup | None, key: GroupKey, gpu: GPU, reasons: Reasons) -> 
     # Cards of one product id may differ in memory; the group reports the smallest. A card whose
     # memory is unknown, such as a dead one, is unavailable if that of others is known.
     sizes = [product.memory_mib for product in (group.product, gpu.product) if product.memory_mib]
-    product = dataclasses.replace(product, memory_mib=min(sizes, default=None))
-    unavailable = availability.merge(group.unavailable, {gpu.address: reasons})
     gpus = {**group.gpus, gpu.address: gpu}
+    product = dataclasses.replace(
+        product, memory_mib=min(sizes, default=None), name=_name(product, gpus.values())
+    )
+    unavailable = availability.merge(group.unavailable, {gpu.address: reasons})
     return dataclasses.replace(group, product=product, gpus=gpus, unavailable=unavailable)
+
+
+def _name(product: Product, gpus: Iterable[GPU]) -> str | None:
+    """Return the name of a group: all names of its cards, if boards of several are one product.
+
+    The built-in name of the product counts only if no card has another one, as only dead cards have
+    it where NVML names the others.
+    """
+    names = {gpu.product.name for gpu in gpus if gpu.product.name}
+    built_in = products.table().get(product.key, product).name
+    return " / ".join(sorted(names - {built_in} or names)) or product.name

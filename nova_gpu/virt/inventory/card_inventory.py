@@ -23,7 +23,7 @@ from nova_gpu.virt.delivery import guest_address_space
 from nova_gpu.virt.delivery.ways import Ways
 from nova_gpu.virt.health.failed_starts import FailedStarts
 from nova_gpu.virt.inventory import card_groups, provider_tree
-from nova_gpu.virt.inventory.link_groups import LinkGroups
+from nova_gpu.virt.inventory.joined_cards import JoinedCards
 from nova_gpu.virt.inventory.neighbours import Neighbours
 from nova_gpu.virt.inventory.pool import Claimant
 from nova_gpu.virt.inventory.published import Holding, Published
@@ -41,7 +41,7 @@ class CardInventory(Published[GPUGroup, PciAddress]):
         self,
         ledger: Ledger,
         ways: Ways,
-        links: LinkGroups,
+        joined_cards: JoinedCards,
         neighbours: Neighbours,
         failed_starts: FailedStarts,
     ) -> None:
@@ -49,7 +49,7 @@ class CardInventory(Published[GPUGroup, PciAddress]):
         self._ways = ways
         self._sets = ways.sets
         self._host_hooks = ways.host_hooks
-        self._links = links
+        self._joined_cards = joined_cards
         self._neighbours = neighbours
         self._failed_starts = failed_starts
         self._lock = threading.Lock()
@@ -285,13 +285,13 @@ class CardInventory(Published[GPUGroup, PciAddress]):
         return frozenset(cards - used_devices)
 
     def _beside_given(self, devices: Collection[Device] = ()) -> frozenset[PciAddress]:
-        """Return the cards with direct links to a card that an instance or a domain has.
+        """Return the cards that are joined with a card that an instance or a domain has.
 
-        No other instance may get them, because it could reach that card's memory over the links.
+        No other instance may get them, because it could reach that card's memory.
 
         :param devices: devices of instances that the ledger may not have yet
         """
-        joined = self._links.joined()
+        joined = self._joined_cards.joined()
         if not joined:
             return frozenset()
         usage = self._ledger.now

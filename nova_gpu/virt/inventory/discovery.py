@@ -35,7 +35,7 @@ from nova_gpu.virt.delivery import ways
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
 from nova_gpu.virt.delivery.open_cards import OpenCards
 from nova_gpu.virt.delivery.ways import Ways
-from nova_gpu.virt.inventory import link_groups
+from nova_gpu.virt.inventory.joined_cards import JoinedCards
 
 if TYPE_CHECKING:
     from nova_gpu.virt.usage.ledger import Ledger
@@ -89,7 +89,8 @@ class Discovery:
         self._linked = direct_links.parse(CONF.gpu.link_groups)
         self.ways = ways.Ways(self.roots, self.kept, ledger, libvirt_version, qemu_version)
         self.delivery = self.ways.whole
-        self.links = link_groups.LinkGroups(self.ways.sets)
+        self.libvirt_version = libvirt_version
+        self.joined_cards = JoinedCards(self.ways.sets, self.roots, serves=ledger is not None)
         self._open_cards = OpenCards(self.roots)
         self._nvml_facts: Mapping[PciAddress, nvml.NvmlFacts] = {}
 
@@ -116,7 +117,7 @@ class Discovery:
         self.ways.sets.look(gpus)
         self.ways.look_again()
         if not self.delivery.shares_driver:
-            self.links.look(gpus)
+            self.joined_cards.look(gpus)
         return gpus
 
     def _discover(self) -> tuple[GPU, ...]:

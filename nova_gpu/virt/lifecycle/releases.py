@@ -121,8 +121,9 @@ class Releases:
                 self._ledger.let_go(instance.uuid)
         if not comes_back:
             self._host_hooks.domain_gone()
-        self._release_all(cards, Owner(instance.uuid, instance.project_id))
-        self._reporter.released(instance, products)
+        owner = Owner(instance.uuid, instance.project_id)
+        self._release_all(cards, owner)
+        self._reporter.released(owner, products)
         if not comes_back:
             self._vgpus.release(had, self._cleaning.clean_part, instance.uuid)
 
@@ -135,8 +136,9 @@ class Releases:
             old = instance.migration_context.old_resources or ()
             addresses, slots = self._published.devices(old), self._vgpus.published.devices(old)
             products = self.products({*addresses, *slots})
-            self._release_all(self._cards(addresses), Owner(instance.uuid, instance.project_id))
-            self._reporter.released(instance, products)
+            owner = Owner(instance.uuid, instance.project_id)
+            self._release_all(self._cards(addresses), owner)
+            self._reporter.released(owner, products)
             self._vgpus.release(slots, self._cleaning.clean_part, instance.uuid)
 
     def products(self, devices: Collection[Device]) -> dict[Device, Product]:
@@ -169,9 +171,14 @@ class Releases:
                     over.address,
                     over.reason,
                 )
-        with contextlib.suppress(OSError):  # the next period tries it again
+        # The next period tries again what fails.
+        with contextlib.suppress(OSError, exception.DeviceUnavailable):
             self._follow(gpus)
-            quarantine.forget_cleaning(self._folder)
+            for address in quarantine.to_clean(self._folder):
+                # A proof is older than the note of a release that knew no proofs.
+                self._ledger.was_used([address])
+                self._proofs.revoke([address])
+                quarantine.release(self._folder, address)
             self._is_resumed = True
 
     def _follow(self, gpus: Collection[GPU]) -> None:

@@ -41,7 +41,7 @@ from nova_gpu.virt.lifecycle.stops import Stops
 from nova_gpu.virt.lifecycle.vgpus import VGPUs
 from nova_gpu.virt.reporter import Reporter
 from nova_gpu.virt.usage import records
-from nova_gpu.virt.usage.ledger import Ledger
+from nova_gpu.virt.usage.ledger import Ledger, Owner
 from nova_gpu.virt.usage.reader import UsageReader
 
 LOG = logging.getLogger(__name__)
@@ -260,6 +260,7 @@ class Starts:
     def _billed(self, start: Start, before: frozenset[Device]) -> Iterator[None]:
         """Report the devices that the instance gets, and their release if it loses them again."""
         instance = start.instance
+        owner = Owner(instance.uuid, instance.project_id)
         # A rebuilt instance is spawned with devices that it had *before*.
         new = {
             holding.device: holding.group.product
@@ -267,7 +268,7 @@ class Starts:
             if start.is_new and holding.device not in before
         }
         if start.is_new:
-            self.reporter.claimed(instance, new)
+            self.reporter.claimed(owner, new)
         if start.devices:
             words = ", ".join(str(holding.device) for holding in start.holdings)
             LOG.info("Starting with GPUs %s", words, instance=instance)
@@ -275,7 +276,7 @@ class Starts:
             yield
         except BaseException:
             if start.takes(Step.BILL):  # Nova calls the driver only after some of its failures
-                self.reporter.released(instance, new)
+                self.reporter.released(owner, new)
             raise
 
     def rescue_image(

@@ -101,6 +101,16 @@ class DifferencesTest(unittest.TestCase):
             with self.subTest(expected):
                 self.assertEqual(expected, kinds(cloud))
 
+    def test_a_mediated_device_that_a_boot_removed(self) -> None:
+        """Nobody can say of which card the domain of a stopped guest has it."""
+        cloud = with_instance(vm_state="stopped", power_state=4)
+        for is_running, expected in ((False, set[str]()), (True, {"devices", "power"})):
+            domain = Domain(UUID, "instance-1", is_running, ("9a3b8c5e",), ())
+            host = dataclasses.replace(HOST, domains={UUID: domain})
+            with self.subTest(is_running):
+                found = kinds(dataclasses.replace(cloud, hosts={"host1": host}))
+                self.assertEqual(expected, found)
+
     def test_what_died_while_it_was_built(self) -> None:
         """Placement goes on to count for it, at Nova's word, and its claim alone would find it."""
         rows: tuple[tuple[str, bool, set[str]], ...] = (

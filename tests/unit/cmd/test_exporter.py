@@ -24,7 +24,7 @@ from nova_gpu.cmd import cards, exporter
 from nova_gpu.cmd.cards import Card
 from nova_gpu.host.state import quarantine
 from nova_gpu.virt.inventory import discovery
-from tests.fixtures import ailments, cleaned, hosts, nodes
+from tests.fixtures import ailments, cleaned, hosts, nodes, pci
 from tests.fixtures.bases import commands as base
 
 _ETC = pathlib.Path(__file__).parents[3] / "etc"
@@ -76,6 +76,24 @@ class ExporterTest(base.HostTestCase):
         self.assertEqual(1, found[info])
         self.assertEqual((1, 1), (found["nova_gpu_up"], found["nova_gpu_libvirt_up"]))
         self.assertEqual(0, found["nova_gpu_claims_total"])
+
+    def test_ports_without_acs(self) -> None:
+        self.virt_type("kvm")
+        host = hosts.build("switched-8", self.root)
+        host.set_acs("0000:02:01.0", 0)
+        (host.path("0000:07:00.0") / "config").unlink()
+        pci.write(
+            host.roots.sysfs / "module/vfio_iommu_type1/parameters/allow_unsafe_interrupts", "Y\n"
+        )
+        found = self.samples()
+        values = {
+            name.partition('"')[2][:12]: value
+            for name, value in found.items()
+            if name.startswith("nova_gpu_unseparated")
+        }
+        self.assertEqual({"0000:04:00.0", "0000:05:00.0"}, {k for k, v in values.items() if v})
+        self.assertEqual(6, len(values))
+        self.assertEqual(1, found["nova_gpu_unsafe_interrupts"])
 
     def test_the_reference_has_each_by_its_type(self) -> None:
         self.build()

@@ -35,6 +35,70 @@ class HostCheckTest(base.HostTestCase):
         looked = discovery.Discovery()
         return self.printed(status, lambda: host_check.main(looked, self.root, as_json=as_json))
 
+    def switch(self) -> hosts.Host:
+        host = hosts.build("switched-8", self.root)
+        (host.roots.sysfs / "bus/pci/drivers/vfio-pci").mkdir(parents=True)
+        return host
+
+    def test_ports_without_acs(self) -> None:
+        host = self.switch()
+        self.assertNotIn("separate", self.check(0))
+        host.set_acs("0000:02:01.0", 0x15)
+        (text,) = [line for line in self.check(0).splitlines() if "0000:05:00.0 (port" in line]
+        self.assertEqual(
+            "    the IOMMU does not separate it from 0000:05:00.0 (port 0000:02:01.0 has ACS off "
+            "(completion redirect)): one guest at a time gets them; turn ACS on (firmware; no "
+            "setpci, pci=config_acs= or disable_acs_redir= against it)",
+            text,
+        )
+        self.config.config(group="gpu", allow_ports_without_acs=True)
+        self.assertIn("lets several guests have them", self.check(0))
+
+    def test_ports_that_only_root_can_read(self) -> None:
+        host = self.switch()
+        (host.path("0000:02:01.0") / "config").unlink()
+        self.assertEqual(
+            2, self.check(0).count("from other cards is seen by root only, while nova")
+        )
+
+    def test_one_group(self) -> None:
+        host = self.host()
+        host.add_gpu("0000:82:00.0", "10de", "1e04", iommu_group=1)
+        self.assertIn("bound to vfio-pci: 0000:82:00.0 (nvidia); bind all", self.check(1))
+        for address in (CARD, AUDIO, "0000:82:00.0"):
+            host.bind(address, "vfio-pci")
+        self.assertIn(f"its IOMMU group 1 has {CARD}, too: one guest at a time", self.check(0))
+
+    def test_an_iommu_that_is_narrower_than_the_processor(self) -> None:
+        host = self.host()
+        processors.write_intel_iommu(host.roots.sysfs, "dmar0", 0x1C0000C40660462)
+        self.assertNotIn("install libvirt", self.check(0))
+        self.config.config(group="libvirt", cpu_mode="host-passthrough")
+        shown = self.check(0)
+        self.assertIn("the largest guest, of 39 address bits", shown)
+        self.assertIn("cannot map it (39 bits); install libvirt 9.3 or newer", shown)
+        looked = discovery.Discovery(libvirt_version=lambda: 9003000)
+        shown = self.printed(0, lambda: host_check.main(looked, self.root, as_json=False))
+        self.assertNotIn("install libvirt", shown)
+
+    def test_a_driver_that_is_built_into_the_kernel(self) -> None:
+        host = self.host()
+        host.bind(AUDIO, "xhci_hcd")
+        modules = self.root / "lib/modules" / os.uname().release
+        modules.mkdir(parents=True)
+        (modules / "modules.builtin").write_text("kernel/drivers/usb/host/xhci-pci.ko\n")
+        self.assertIn("host prepare binds it when", self.check(0))
+        host.bind(CARD, "vfio-pci")
+        shown = self.check(0)
+        self.assertIn(f"built into the kernel take {AUDIO} (xhci_hcd) at boot", shown)
+        self.assertNotIn("host prepare", shown)
+
+    def test_unsafe_interrupts(self) -> None:
+        host = self.host()
+        path = host.roots.sysfs / "module/vfio_iommu_type1/parameters/allow_unsafe_interrupts"
+        pci.write(path, "Y\n")
+        self.assertIn("allow_unsafe_interrupts is on: unless the IOMMU remaps", self.check(0))
+
     def test_no_iommu(self) -> None:
         self.host(iommu=False)
         shown = self.check(1)

@@ -68,6 +68,21 @@ class ChecksTest(test.TestCase):
         self.flags(enabled_filters=[], group="filter_scheduler")
         self.assertEqual(Code.FAILURE, self.checks._check_filter().code)
 
+    def test_ports(self) -> None:
+        root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        host = hosts.build("switched-8", root)
+        self.flags(group="gpu", sysfs_root=str(root / "sys"), proc_root=str(root / "proc"))
+        self.flags(virt_type="kvm", group="libvirt")
+        self.assertEqual(Code.SUCCESS, self.checks._check_ports().code)
+        host.set_acs("0000:02:01.0", None)
+        text = "0000:04:00.0, 0000:05:00.0: port 0000:02:01.0 has no ACS"
+        self.assertResult(Code.WARNING, text, self.checks._check_ports())
+        (host.path("0000:02:01.0") / "config").unlink()
+        text = "port 0000:02:01.0 can be read by root only"
+        self.assertResult(Code.WARNING, text, self.checks._check_ports())
+        self.flags(group="gpu", allow_ports_without_acs=True)
+        self.assertEqual(Code.SUCCESS, self.checks._check_ports().code)
+
     def test_owners(self) -> None:
         root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
         hosts.Host(root).add_gpu("0000:04:00.0", "10de", "1091")

@@ -15,7 +15,7 @@ from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, Link, LinkType, PciAddress, Product
 from nova_gpu.core.topology import nearness
 from nova_gpu.virt.inventory import discovery
-from tests.fixtures import hosts, nodes
+from tests.fixtures import cleaned, hosts, nodes
 from tests.fixtures.bases import commands as base
 from tests.fixtures.cards import reasons
 
@@ -44,6 +44,7 @@ class TopologyTest(base.HostTestCase):
         super().setUp()
         self.virt_type("lxc")
         self.libvirt("lxc+unix:///?socket=/nonexistent")
+        self.config.config(state_path=str(self.root))
 
     def libvirt(self, uri: str) -> None:
         self.config.config(group="libvirt", connection_uri=uri)
@@ -59,7 +60,7 @@ class TopologyTest(base.HostTestCase):
         return self.printed(status, lambda: show.main(host, address, as_json=as_json))
 
     def test_the_picture_of_the_guide(self) -> None:
-        self.build("switched-8")
+        cleaned.prove(self.build("switched-8"), self.root)
         found = cards.read(discovery.Discovery())
         found[2] = cards.Card(
             found[2].gpu, reasons("it is in quarantine since noon: no reset; replace it")
@@ -78,14 +79,16 @@ class TopologyTest(base.HostTestCase):
 
     def test_libvirt_answers(self) -> None:
         self.libvirt("test:///default")
-        self.build("displays")
+        host = self.build("displays")
         (guest,) = this_host.Reader().list_guests(only_running=False)
         self.assertIn("<domain", guest.get_xml_desc())
         self.assertEqual(
             ({}, None), holders.read(discovery.Discovery(), discovery.Discovery().find())
         )
-        text = self.topology()
-        self.assertRegex(text, "0000:22:00.0  Tesla K40m +free")
+        found = self.topology()
+        self.assertRegex(found, "0000:22:00.0  Tesla K40m +not offered: it was not cleaned")
+        cleaned.prove(host, self.root)
+        self.assertRegex(self.topology(), "0000:22:00.0  Tesla K40m +free")
 
     def test_no_card(self) -> None:
         hosts.Host(self.root)

@@ -19,10 +19,6 @@ class CrossedTest(unittest.TestCase):
             self.assertIs(error, raised.exception.__cause__)
             self.assertEqual(str(error), str(raised.exception))
 
-    def test_its_text_is_one_line(self) -> None:
-        error = OSError("a\nb \x1b")
-        self.assertEqual("a b \N{REPLACEMENT CHARACTER}", str(boundary.Failure(error)))
-
     def test_first_line(self) -> None:
         for error, line in (
             (OSError(" remote error\n[stack]\n"), "remote error"),
@@ -35,11 +31,6 @@ class CrossedTest(unittest.TestCase):
     def test_what_the_caller_catches_passes(self) -> None:
         with self.assertRaises(KeyError), boundary.crossed(ValueError, LookupError):
             raise KeyError("gone")
-
-    def test_a_failure_within_another_is_the_first(self) -> None:
-        with self.assertRaises(boundary.Failure) as raised, boundary.crossed(), boundary.crossed():
-            raise OSError("no daemon")
-        self.assertIsInstance(raised.exception.error, OSError)
 
     def test_what_ends_the_process_passes(self) -> None:
         with self.assertRaises(SystemExit), boundary.crossed():

@@ -38,28 +38,16 @@ class TestGuestError(base.BaseTestCase):
         bases = {exception.GuestCannotStart}
         self.assertEqual(set(kinds()) - bases, {type(each) for each in EACH})
 
-    def test_made_anew_of_its_arguments(self) -> None:
-        """The way oslo.privsep brings an error from its daemon."""
+    def test_each(self) -> None:
+        """Made anew of its arguments it is the same: oslo.privsep brings it from its daemon so."""
         for error in EACH:
-            again = type(error)(*error.args)
-            self.assertEqual((str(error), error.user_text), (str(again), again.user_text))
-
-    def test_device_fact_and_remedy(self) -> None:
-        for error in EACH:
-            told = str(error)
+            told, again = str(error), type(error)(*error.args)
+            self.assertEqual((told, error.user_text), (str(again), again.user_text))
             self.assertIn(error.reason, told)
             self.assertTrue(error.remedy and told.endswith(f"; {error.remedy}"), told)
-            if error.address:
-                self.assertIn(CARD, told)
-
-    def test_what_concerns_others_is_for_the_log_alone(self) -> None:
-        for error in EACH:
+            self.assertIn(CARD if error.address else "", told)
             self.assertNotIn(OTHERS, error.user_text)
-            self.assertEqual(error.others is not None, OTHERS in str(error))
-
-    def test_the_host(self) -> None:
-        for error in EACH:
-            again = type(error)(*error.args)
+            self.assertEqual(error.others is not None, OTHERS in told)
             again.host = "gpu1"
             self.assertTrue(str(again).startswith("on gpu1: "))
 

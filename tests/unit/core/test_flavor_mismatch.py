@@ -94,17 +94,6 @@ class ApartTest(unittest.TestCase):
     def place(self, numa_node: int | None, circle: int, trait: str = FERMI) -> Held:
         return Held(1, None, lambda: frozenset({trait}), numa_node=numa_node, circle=circle)
 
-    def test_numa(self) -> None:
-        together = [self.place(1, 0), self.place(1, 1)]
-        for held, expected in (
-            (together, True),
-            ([self.place(0, 0), self.place(1, 0)], False),
-            ([self.place(None, 0), self.place(None, 0)], False),
-            ([self.place(1, 0)], True),
-        ):
-            with self.subTest(held=held):
-                self.assertEqual(expected, self.apart(held, gpu_topology="numa") is None)
-
     def test_nvlink(self) -> None:
         for held, expected in (
             ([self.place(0, 0), self.place(1, 0)], True),

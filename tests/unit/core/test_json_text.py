@@ -2,15 +2,9 @@
 from __future__ import annotations
 
 import json
-import pathlib
 import unittest
 
-import fixtures
-from oslotest import base
-
 from nova_gpu.core import json_text
-from nova_gpu.host.nvidia import kernel_log
-from nova_gpu.virt import counters
 
 _BEYOND = ("Infinity", "-Infinity", "NaN", "1e999", "-1e999", "1" + "0" * 400, str(2**64))
 
@@ -31,22 +25,3 @@ class ParseTest(unittest.TestCase):
         for text in ("", "{", b"\xff", "[" * 100_000):
             with self.assertRaises(ValueError):
                 json_text.parse(text)
-
-
-class StateTest(base.BaseTestCase):
-    """Files of state in which a number is none: they are as ones that cannot be read."""
-
-    def test_each_begins_anew(self) -> None:
-        folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        for text in _BEYOND:
-            for name, content in (
-                (
-                    counters._NAME,
-                    f'{{"claims": {text}, "failures": {{}}, "cleanings": {{}}, '
-                    '"cleaning_seconds": {}}',
-                ),
-                ("log", f'{{"boot_id": "b", "sequence": {text}}}'),
-            ):
-                (folder / name).write_text(content)
-            self.assertEqual(counters.Counters(), counters.read(folder))
-            self.assertIsNone(kernel_log.load(folder / "log"))

@@ -94,14 +94,7 @@ class TraitsTest(unittest.TestCase):
             self.assertEqual(f"{names.TRAIT_VGPU_TYPE}{expected}", trait)
             self.assertEqual(names.word(name), names.word(names.word(name)))
 
-    def test_fit_placement(self) -> None:
-        self.assertEqual(255, len(names.trait(names.TRAIT_MODEL, "x" * 300)))
-
     def test_unknown_is_nobodys_word(self) -> None:
         for value in (None, "", "unknown", "UNKNOWN", "--"):
             with self.subTest(value=value):
                 self.assertIsNone(names.word(value))
-
-    def test_known_values(self) -> None:
-        traits = ["CUSTOM_GPU_ARCH_FERMI", "CUSTOM_GPU_ARCH_UNKNOWN", "CUSTOM_GPU", "HW_GPU_X"]
-        self.assertEqual({"fermi"}, names.known_values(names.TRAIT_ARCHITECTURE, traits))

@@ -27,6 +27,16 @@ class TestRun(base.BaseTestCase):
         self.assertEqual(f"did not answer within {limit_s} s", str(error))
         self.assertIsNotNone(error.process.poll())
 
+    def test_it_hangs_in_a_process_that_eventlet_patched(self) -> None:
+        """As nova-compute is before Nova 2026.1, where all classes of a timeout are other ones"""
+        source = (
+            "import eventlet; eventlet.monkey_patch(); from nova_gpu.host import child\n"
+            "try: child.run(['sh', '-c', 'echo here; sleep 1000'], 1)\n"
+            "except child.TimedOut as error: print(error.output, error.process.poll())"
+        )
+        command = [sys.executable, "-W", "ignore", "-c", source]
+        self.assertEqual(b"b'here\\n' -9\n", child.run(command, 60))
+
     def test_failure(self) -> None:
         error = self.assertRaises(child.Failed, self.run_python, "raise SystemExit('no way')")
         self.assertEqual("ended with 1: no way", str(error))

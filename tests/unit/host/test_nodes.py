@@ -201,7 +201,7 @@ class TestMakeNodes(NodesTestCase):
         self.tool("echo 'no such device' >&2; exit 1")
         self.host.add_gpu(ONE, "10de", "2335", minor=4)
         self.make(card(ONE))
-        for word in (ONE, "/dev/nvidia4", "/dev/nvidiactl", "exited 1", "no such device"):
+        for word in (ONE, "/dev/nvidia4", "/dev/nvidiactl", "ended with 1", "no such device"):
             self.assertIn(word, self.log.output)
         self.assertNotIn("nvidia-uvm-tools", self.log.output)
 
@@ -229,4 +229,4 @@ class TestMakeNodes(NodesTestCase):
         self.tool("exec sleep 60")
         self.host.add_gpu(ONE, "10de", "2335", minor=4)
         self.make(card(ONE), timeout_s=0.2)
-        self.assertIn("did not end within 0.2 s", self.log.output)
+        self.assertIn("did not answer within 0.2 s", self.log.output)

@@ -51,6 +51,17 @@ class TestParseOverrides(base.BaseTestCase):
             products.parse_overrides([line]),
         )
 
+    def test_one_kind_of_board(self) -> None:
+        lines = ["10DE:25B6:10de:157E name=A2", "10de:25b6 architecture=ampere"]
+        found = products.parse_overrides(lines)
+        self.assertEqual(
+            {
+                "10de:25b6:10de:157e": model.Product("10de", "25b6", "A2"),
+                "10de:25b6": model.Product("10de", "25b6", architecture="ampere"),
+            },
+            dict(found),
+        )
+
     def test_one_fact_each(self) -> None:
         lines = ["10de:0001 architecture=kepler", "10de:0002 memory_mib=1", "1002:0003 name=X"]
         self.assertEqual(
@@ -66,6 +77,7 @@ class TestParseOverrides(base.BaseTestCase):
         for line, reason in (
             ("", "'' is not vendor_id:product_id"),
             ("0x10de:2335 name=A", "'0x10de:2335' is not vendor_id:product_id"),
+            ("10de:25b6:10de name=A", "'10de:25b6:10de' is not vendor_id:product_id"),
             ("10de:2335", "says nothing about the product"),
             ("10de:2335 name=", "says nothing about the product"),
             ("10de:2335 architecture=", "architecture must be one word, not ''"),

@@ -97,6 +97,13 @@ class UnprivilegedTest(DaemonTestCase):
         self.assertEqual({CARD: {"pcie": "00-00-00-00-00-00-00-01"}}, said)
         self.assertEqual("InvalidPciAddress", self.call("identity.read", ["../81:00.0"])[0])
 
+    def test_acs_of_ports(self) -> None:
+        self.host.add_bridge("0000:00:01.0")
+        (self.host.path("0000:00:01.0") / "config").chmod(0o600)
+        said = self.call("acs.read", ["0000:00:01.0", "0000:00:02.0"])
+        self.assertEqual({"0000:00:01.0": None}, said)
+        self.assertEqual("InvalidPciAddress", self.call("acs.read", ["../81:00.0"])[0])
+
     def test_nodes(self) -> None:
         """The daemon's few capabilities are enough to note what a node's mode was."""
         node = self.host.roots.dev / "dri/card1"

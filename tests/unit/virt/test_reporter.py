@@ -4,9 +4,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from concurrent import futures
+from unittest import mock
 
 import fixtures
-from nova import objects
 from oslo_config import fixture as config_fixture
 from oslotest import base
 
@@ -27,7 +27,8 @@ A, B = "0000:04:00.0", "0000:05:00.0"
 FIRST, SECOND = cards.addresses(A, B)
 FERMI = Product("10de", "1091", "Tesla M2090", "fermi")
 UUID = "9a3b8c5e-53e3-4b54-9b9f-1c9b6a1a2a33"
-OWNERS = {FIRST: Owner(UUID, "a-project")}
+OWNER = Owner(UUID, "a-project")
+OWNERS = {FIRST: OWNER}
 
 
 class BulletinTest(base.BaseTestCase):
@@ -39,6 +40,8 @@ class BulletinTest(base.BaseTestCase):
         # What follows is tests/unit/notifications/test_emit.py's.
         self.useFixture(fixtures.MonkeyPatch("nova_gpu.notifications.emit", self.events.append))
         self.reporter = reporter.Reporter()
+        empty = ledger.Snapshot(records=records.Records({}))
+        self.reporter.settle_bills(lambda: empty, lambda devices: {})
         self.cards = [cards.placed(each, product=FERMI) for each in (A, B)]
         self.offered: card_groups.CardGroups = {}
 
@@ -122,28 +125,26 @@ class ReportTest(BulletinTest):
 
 class GuestsTest(BulletinTest):
     def test_one_event_for_each_product(self) -> None:
-        instance = objects.Instance(uuid=UUID, project_id="a-project")
         kepler = cards.placed("0000:08:00.0", product=Product("10de", "1023", "K40m", "kepler"))
         own = _products(*reversed(self.cards))
-        self.reporter.claimed(instance, own | _products(kepler))
+        self.reporter.claimed(OWNER, own | _products(kepler))
         self.assertEqual(
             [("gpu1", (A, B), UUID, 2), ("gpu1", ("0000:08:00.0",), UUID, 1)],
             [_main(event) for event in self.events],
         )
         self.assertEqual(["gpu.claim", "gpu.claim"], self.types())
-        self.reporter.released(instance, own)
-        self.reporter.released(instance, own)
+        self.reporter.released(OWNER, own)
+        self.reporter.released(OWNER, own)
         self.assertEqual(["gpu.release"], self.types())
-        self.reporter.claimed(instance, own)
-        self.reporter.released(instance, own)
+        self.reporter.claimed(OWNER, own)
+        self.reporter.released(OWNER, own)
         self.assertEqual(["gpu.claim", "gpu.release"], self.types())
-        self.reporter.claimed(instance, {})
+        self.reporter.claimed(OWNER, {})
         self.assertEqual([], self.types())
 
     def test_vgpus(self) -> None:
-        instance = objects.Instance(uuid=UUID, project_id="a-project")
         vgpus: dict[Device, Product] = {Slot(FIRST, "nvidia-35", n): FERMI for n in (1, 0)}
-        self.reporter.claimed(instance, _products(*self.cards[1:]) | vgpus)
+        self.reporter.claimed(OWNER, _products(*self.cards[1:]) | vgpus)
         whole, parts = self.events
         self.assertEqual(((B,), None), (whole.addresses, whole.vgpu_type))
         slots = (f"{A}/nvidia-35/0", f"{A}/nvidia-35/1")
@@ -151,10 +152,10 @@ class GuestsTest(BulletinTest):
         self.assertEqual((UUID, "a-project"), (parts.instance_uuid, parts.project_id))
         self.events.clear()
         for _ in range(2):
-            self.reporter.released(instance, vgpus)
+            self.reporter.released(OWNER, vgpus)
         self.assertEqual(["gpu.release"], self.types())
-        self.reporter.claimed(instance, vgpus)
-        self.reporter.released(instance, vgpus)
+        self.reporter.claimed(OWNER, vgpus)
+        self.reporter.released(OWNER, vgpus)
         self.assertEqual(["gpu.claim", "gpu.release"], self.types())
 
     def test_quarantine(self) -> None:
@@ -251,14 +252,37 @@ class ReachedTest(BulletinTest):
         devices: dict[Device, Product] = {PciAddress(0, n, 0, 0): FERMI for n in range(8)}
 
         def end(number: int) -> None:
-            for turn in range(30):  # fewer devices than are remembered
-                instance = objects.Instance(uuid=f"{number}-{turn}", project_id="a-project")
-                self.reporter.released(instance, devices)
-                self.reporter.released(instance, devices)
+            for turn in range(30):
+                owner = Owner(f"{number}-{turn}", "a-project")
+                for action in (*[self.reporter.claimed] * 2, *[self.reporter.released] * 2):
+                    action(owner, devices)
 
         with futures.ThreadPoolExecutor(4) as pool:
             list(pool.map(end, range(4)))
-        self.assertEqual(4 * 30 * 8, sum(event.count for event in self.events))
+        self.assertEqual(2 * 4 * 30 * 8, sum(event.count for event in self.events))
+
+    def test_what_nova_does_not_tell(self) -> None:
+        """The bill of what an instance lost meanwhile ends with the next period."""
+        counted = {UUID: frozenset({("group", A), ("group", B)})}
+        after_start = reporter.Reporter()
+        # What the database has, what the domain has, whose release is said
+        Row = tuple[dict[str, frozenset[tuple[str, str]]] | None, ledger.Named, tuple[str, ...]]
+        rows: tuple[Row, ...] = (
+            (None, {}, ()),
+            (counted, {}, ()),
+            (counted, {UUID: frozenset({SECOND})}, ()),
+            ({UUID: frozenset({("group", A)})}, {UUID: frozenset({SECOND})}, ()),
+            ({UUID: frozenset({("group", A)})}, {}, (B,)),
+            ({}, {}, (A,)),
+            ({}, {}, ()),
+        )
+        for recorded, domains, expected in rows:
+            known = None if recorded is None else records.Records(recorded)
+            usage = mock.Mock(return_value=ledger.Snapshot(domains=domains, records=known))
+            after_start.settle_bills(usage, lambda devices: dict.fromkeys(devices, FERMI))
+            with self.subTest(expected):
+                self.assertEqual(expected, tuple(a for e in self.events for a in e.addresses))
+            self.events.clear()
 
     def test_stopped(self) -> None:
         reached = {"one": frozenset({FIRST}), "two": frozenset({SECOND})}

@@ -35,12 +35,6 @@ class MatchTest(unittest.TestCase):
                 with self.subTest(text=text, value=value):
                     self.assertFalse(stated.matches(value))
 
-    def test_what_is_not_known_satisfies_nothing(self) -> None:
-        for text in ("fermi", "s!= fermi", "<in> n", "<or> fermi <or> kepler"):
-            for value in (None, "", "unknown", "UNKNOWN", "--"):
-                with self.subTest(text=text, value=value):
-                    self.assertFalse(condition.parse_name("gpu_arch", text).matches(value))
-
     def test_kvm_means_what_nova_calls_qemu(self) -> None:
         for text, qemu, lxc in (
             ("KVM", True, False),
@@ -64,30 +58,6 @@ class MatchTest(unittest.TestCase):
 
 
 class SpellingTest(unittest.TestCase):
-    def test_spellings_of_one_condition_are_equal(self) -> None:
-        for one, other in (
-            ("fermi", "s== FERMI"),
-            ("<or> fermi", "fermi"),
-            ("<or> a <or> b", "<or> B <or> A"),
-            ("<or> KVM <or> QEMU", "QEMU"),
-        ):
-            with self.subTest(one=one, other=other):
-                self.assertEqual(
-                    condition.parse_name("k", one, KVM), condition.parse_name("k", other, KVM)
-                )
-
-    def test_only_equality_names_the_one_that_fits(self) -> None:
-        for text, name in (("s== fermi", "fermi"), ("s!= fermi", None), ("<in> fermi", None)):
-            with self.subTest(text=text):
-                self.assertEqual(name, condition.parse_name("k", text).equal_to)
-
-    def test_text_reads_back_as_the_same(self) -> None:
-        for text in ("fermi", "s!= fermi", "<in> er", "<or> a <or> b"):
-            stated = condition.parse_name("k", text)
-            with self.subTest(text=text):
-                self.assertEqual(text, str(stated))
-                self.assertEqual(stated, condition.parse_name("k", str(stated)))
-
     def test_text_has_the_word_that_was_written_and_what_it_means(self) -> None:
         for text, shown in (
             ("s== KVM", "kvm (qemu)"),
@@ -172,7 +142,3 @@ class QuantityTest(unittest.TestCase):
                 condition.parse_number("gpu:memory_mib", text)
             for part in ("gpu:memory_mib", repr(text), condition.ALLOWED_NUMBERS):
                 self.assertIn(part, str(caught.exception))
-
-    def test_the_one_number(self) -> None:
-        for text, expected in (("== 5", "5"), (">= 5", None), ("<= 5", None)):
-            self.assertEqual(expected, condition.parse_number("gpu:memory_mib", text).equal_to)

@@ -7,7 +7,7 @@ from oslo_utils import strutils
 
 from nova_gpu.core import exception
 from nova_gpu.core.flavor import extra_spec, parsers
-from nova_gpu.core.flavor.parsers import Consent, OnStop
+from nova_gpu.core.flavor.parsers import Consent
 
 
 class CountTest(unittest.TestCase):
@@ -15,10 +15,6 @@ class CountTest(unittest.TestCase):
         for text in ("= 2", "2", "== 2", ">= 2", "  2 ", "=  2"):
             with self.subTest(text=text):
                 self.assertEqual(2, parsers.parse_count(text))
-
-    def test_bounds(self) -> None:
-        self.assertEqual(1, parsers.parse_count("1"))
-        self.assertEqual(1024, parsers.parse_count("= 1024"))
 
     def test_refused(self) -> None:
         for text, reason in (
@@ -60,23 +56,6 @@ class SwitchTest(unittest.TestCase):
         for text in ("true", "True", "yes", "on", "1", "t", "y", "false", "no", "Off", "0", "f"):
             with self.subTest(text=text):
                 self.assertEqual(strutils.bool_from_string(text, strict=True), self.switched(text))
-
-    def test_anything_else_is_refused(self) -> None:
-        for text in ("", "perhaps", "2", "true false"):
-            with self.subTest(text=text), self.assertRaises(exception.InvalidExtraSpec) as caught:
-                self.switched(text)
-            self.assertIn(f"gpu:option_rom={text!r}", str(caught.exception))
-            self.assertIn("true or false", str(caught.exception))
-
-
-class StoppingTest(unittest.TestCase):
-    def test_words(self) -> None:
-        for text, said in (("keep", OnStop.KEEP), (" Release ", OnStop.RELEASE)):
-            self.assertIs(said, parsers.parse_on_stop(text))
-        for text in ("", "true", "releases"):
-            with self.assertRaises(exception.InvalidExtraSpec) as caught:
-                parsers.parse_on_stop(text)
-            self.assertIn("keep or release", str(caught.exception))
 
 
 class ConsentTest(unittest.TestCase):

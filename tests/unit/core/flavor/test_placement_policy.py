@@ -61,22 +61,3 @@ class ArrangementTest(unittest.TestCase):
             with self.subTest(specs=specs), self.assertRaises(exception.InvalidExtraSpec) as caught:
                 placement_policy.parse(specs)
             self.assertIn(allowed, str(caught.exception))
-
-    def test_one_gpu_is_never_apart(self) -> None:
-        for text, policy, count, expected in (
-            ("nvlink", "required", 1, Topology.ANY),
-            ("nvlink", "required", 2, Topology.NVLINK),
-            ("nvlink", "preferred", 2, Topology.ANY),
-        ):
-            found = placement_policy.parse({"gpu:topology": text, "gpu:topology_policy": policy})
-            with self.subTest(text=text, policy=policy, count=count):
-                self.assertEqual(expected, found.required(count))
-
-    def test_who_insists_on_what_is_near(self) -> None:
-        for text, policy, expected in (
-            ("nic", "required", True),
-            ("nvme", "preferred", False),
-            ("any", "required", False),
-        ):
-            found = placement_policy.parse({"gpu:near": text, "gpu:near_policy": policy})
-            self.assertIs(expected, found.insists_on_near)

@@ -11,12 +11,6 @@ RELEASE = {"gpu:on_stop": "release"}
 
 
 class PreemptibleTest(unittest.TestCase):
-    def test_nothing_is_taken_unless_the_flavor_says_so(self) -> None:
-        for specs in ({}, {"gpus": "1"}, RELEASE):
-            asked = request.of(specs)
-            self.assertIsNone(asked.preemptible)
-            self.assertFalse(asked.is_preemptible)
-
     def test_what_is_said(self) -> None:
         for text, seconds in (("0s", 0), ("90s", 90), (" 30M ", 1800), ("2h", 7200), ("1d", 86400)):
             asked = request.of({"gpu:preemptible": text, **RELEASE})

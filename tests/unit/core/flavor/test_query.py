@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import unittest
 
-from nova_gpu.core import exception
 from nova_gpu.core.flavor import query
 from tests.fixtures.flavor_requests import asked, whole
 
@@ -33,43 +32,8 @@ class ResolvedTest(unittest.TestCase):
         self.assertEqual({"CUSTOM_GPU", "CUSTOM_GPU_HYPERVISOR_LXC"}, required)
         self.assertEqual({"CUSTOM_GPU_ARCH_FERMI", "CUSTOM_GPU_ARCH_UNKNOWN"}, forbidden)
 
-    def test_what_nothing_satisfies(self) -> None:
-        self.assertIsNone(query.resolved(whole({"gpus": "= 2", "gpu_arch": "<in> hop"}), KNOWN))
-
 
 class ExtraSpecsTest(unittest.TestCase):
-    def test_the_blueprints_flavor(self) -> None:
-        self.assertEqual(
-            {
-                "resources:PGPU": "2",
-                "trait:CUSTOM_GPU": "required",
-                "trait:CUSTOM_GPU_ARCH_FERMI": "required",
-                "trait:CUSTOM_GPU_HYPERVISOR_LXC": "required",
-            },
-            spelled_out({"gpus": "= 2", "gpu_arch": "s== fermi", "hypervisor": "s== LXC"}),
-        )
-
-    def test_the_gpus_get_a_group_of_their_own(self) -> None:
-        flavor = {
-            "gpus": "= 2",
-            "resources:PGPU": "2",
-            "trait:CUSTOM_GPU_ARCH_FERMI": "required",
-            "trait:CUSTOM_GPU_ARCH_KEPLER": "forbidden",
-            "trait:HW_CPU_X86_AVX2": "required",
-        }
-        asked = whole(flavor)
-        self.assertEqual(
-            {
-                "gpus": "= 2",
-                "resources_nova_gpu:PGPU": "2",
-                "trait_nova_gpu:CUSTOM_GPU": "required",
-                "trait_nova_gpu:CUSTOM_GPU_ARCH_FERMI": "required",
-                "trait_nova_gpu:CUSTOM_GPU_ARCH_KEPLER": "forbidden",
-                "trait:HW_CPU_X86_AVX2": "required",
-            },
-            query.extra_specs(flavor, asked, KNOWN),
-        )
-
     def test_conditions_as_traits(self) -> None:
         arch = "trait:CUSTOM_GPU_ARCH_"
         for text, traits in (
@@ -134,11 +98,6 @@ class ExtraSpecsTest(unittest.TestCase):
                 expected |= {"resources:PGPU": words["gpus"], "trait:CUSTOM_GPU": "required"}
                 self.assertEqual(expected, added)
 
-    def test_only_what_exists_is_forbidden(self) -> None:
-        known = frozenset({"CUSTOM_GPU", "CUSTOM_GPU_ARCH_FERMI", "CUSTOM_GPU_ARCH_KEPLER"})
-        added = spelled_out({"gpus": "1", "gpu_arch": "s!= volta"}, known)
-        self.assertEqual({"resources:PGPU": "1", "trait:CUSTOM_GPU": "required"}, added)
-
     def test_what_has_to_be_known_first(self) -> None:
         for specs, expected in (
             ({}, False),
@@ -152,20 +111,6 @@ class ExtraSpecsTest(unittest.TestCase):
         ):
             with self.subTest(specs=specs):
                 self.assertEqual(expected, query.needs_known(whole({"gpus": "1"} | specs)))
-
-    def test_again_changes_nothing(self) -> None:
-        for flavor in (
-            {"gpus": "= 2", "gpu_arch": "s!= fermi", "hypervisor": "KVM"},
-            {"gpus": "2", "resources:VGPU": "1", "trait:CUSTOM_GPU_MODEL_X": "required"},
-            {"resources1:PGPU": "1", "resources2:PGPU": "2", "gpu_arch": "fermi"},
-        ):
-            asked = whole(flavor)
-            once = query.extra_specs(flavor, asked, KNOWN)
-            assert once is not None
-            again = whole(once)
-            with self.subTest(flavor=flavor):
-                self.assertEqual(once, query.extra_specs(once, again, KNOWN))
-                self.assertEqual(asked.count, again.count)
 
     def test_beside_a_second_device_also_where_the_image_names_traits(self) -> None:
         flavor = {
@@ -211,20 +156,6 @@ class ExtraSpecsTest(unittest.TestCase):
             found = {key: n for key, n in (specs or {}).items() if key.startswith("resources")}
             self.assertEqual(expected, found)
 
-    def test_what_the_host_itself_has_is_no_second_device(self) -> None:
-        flavor = {"gpus": "2", "resources:VCPU": "4", "resources:VGPU": "0"}
-        added = spelled_out(flavor)
-        self.assertEqual({"resources:PGPU": "2", "trait:CUSTOM_GPU": "required"}, added)
-
-    def test_every_group_of_gpus_gets_the_conditions(self) -> None:
-        added = spelled_out({"resources1:PGPU": "1", "resources2:PGPU": "1", "gpu_arch": "fermi"})
-        expected = {
-            f"trait{suffix}:{trait}": "required"
-            for suffix in "12"
-            for trait in ("CUSTOM_GPU", "CUSTOM_GPU_ARCH_FERMI")
-        }
-        self.assertEqual(expected | {"group_policy": "none"}, added)
-
     def test_beside_another_group_of_the_flavors(self) -> None:
         flavor = {"gpus": "1", "resources_net:CUSTOM_NIC": "1"}
         asked = whole(flavor)
@@ -232,22 +163,6 @@ class ExtraSpecsTest(unittest.TestCase):
             specs = query.extra_specs(flavor | policy, asked, KNOWN)
             assert specs is not None
             self.assertEqual(expected, specs["group_policy"])
-
-    def test_the_flavor_is_left_as_it_is(self) -> None:
-        flavor = {"gpus": "2", "resources:VGPU": "1", "trait:CUSTOM_GPU_MODEL_X": "required"}
-        before = dict(flavor)
-        spelled_out(flavor)
-        self.assertEqual(before, flavor)
-
-    def test_traits_that_contradict_the_words_are_refused(self) -> None:
-        for specs in (
-            {"gpu_arch": "fermi", "trait:CUSTOM_GPU_ARCH_FERMI": "forbidden"},
-            {"gpu_arch": "s!= fermi", "trait:CUSTOM_GPU_ARCH_FERMI": "required"},
-            {"trait:CUSTOM_GPU": "forbidden"},
-        ):
-            with self.subTest(specs=specs), self.assertRaises(exception.InvalidExtraSpec) as caught:
-                spelled_out({"gpus": "1"} | specs)
-            self.assertIn("trait:CUSTOM_GPU", str(caught.exception))
 
 
 VGPU_KNOWN = {
@@ -263,18 +178,6 @@ def vgpus_spelled_out(specs: dict[str, str]) -> dict[str, str] | None:
 
 
 class VGPUQueryTest(unittest.TestCase):
-    def test_of_words_alone(self) -> None:
-        specs = {"vgpus": "= 2", "vgpu_type": "s== nvidia-35"}
-        self.assertEqual(
-            {
-                **specs,
-                "resources_nova_vgpu:VGPU": "2",
-                "trait_nova_vgpu:CUSTOM_GPU": "required",
-                "trait_nova_vgpu:CUSTOM_GPU_VGPU_TYPE_NVIDIA_35": "required",
-            },
-            vgpus_spelled_out(specs),
-        )
-
     def test_of_each(self) -> None:
         for specs, traits in (
             ({"gpu:memory_mib": ">= 4096"}, {"MEMORY_MIB_4096": "required"}),
@@ -303,19 +206,6 @@ class VGPUQueryTest(unittest.TestCase):
             with self.subTest(specs):
                 self.assertEqual(expected, vgpus_spelled_out(words))
 
-    def test_can_be_put_in_again(self) -> None:
-        for specs in (
-            {"vgpus": "= 2", "vgpu_type": "s== nvidia-35"},
-            {"resources1:VGPU": "1", "resources2:VGPU": "1", "vgpu_type": "nvidia-35"},
-            {"vgpus": "1", "resources:PGPU": "1"},
-            {"vgpus": "1", "gpu:memory_mib": ">= 2048", "gpu_arch": "pascal"},
-            {"resources:VGPU": "1", "gpu:memory_mib": "4096"},
-        ):
-            with self.subTest(specs):
-                once = vgpus_spelled_out(specs)
-                assert once is not None
-                self.assertEqual(once, vgpus_spelled_out(once))
-
     def test_traits_beside_whole_gpus(self) -> None:
         trait = {"trait:CUSTOM_GPU_ARCH_FERMI": "required"}
         for specs, suffix in (
@@ -331,22 +221,3 @@ class VGPUQueryTest(unittest.TestCase):
             with self.subTest(specs):
                 found = [key for key in both or () if key.endswith("ARCH_FERMI")]
                 self.assertEqual([f"trait{suffix}:CUSTOM_GPU_ARCH_FERMI"], found)
-
-    def test_beside_whole_gpus(self) -> None:
-        flavor = {"gpus": "1", "gpu_arch": "fermi", "vgpus": "1", "vgpu_type": "nvidia-35"}
-        specs = query.extra_specs(flavor, whole(flavor), ())
-        assert specs is not None
-        both = query.extra_specs(specs, asked(**specs), ())
-        self.assertEqual(
-            {
-                **flavor,
-                "resources_nova_gpu:PGPU": "1",
-                "trait_nova_gpu:CUSTOM_GPU": "required",
-                "trait_nova_gpu:CUSTOM_GPU_ARCH_FERMI": "required",
-                "resources_nova_vgpu:VGPU": "1",
-                "trait_nova_vgpu:CUSTOM_GPU": "required",
-                "trait_nova_vgpu:CUSTOM_GPU_VGPU_TYPE_NVIDIA_35": "required",
-                "group_policy": "none",
-            },
-            both,
-        )

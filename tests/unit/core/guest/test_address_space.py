@@ -9,7 +9,6 @@ import unittest
 
 import ddt
 
-from nova_gpu.core.guest import address_space
 from nova_gpu.core.guest.address_space import GIB, NOTHING, Guest, Room, Setting
 
 MIB = 1 << 20
@@ -72,10 +71,6 @@ class SettingTest(unittest.TestCase):
             for guest in (bios(2), bios(64), uefi(2), uefi(64)):
                 self.assertEqual(NOTHING, room.setting([SMALL] * 8, guest))
 
-    def test_bits_that_serve_are_not_said(self) -> None:
-        self.assertEqual(Setting(None, 251 * GIB), Room(46, 46).setting([H100_NVL], bios(4)))
-        self.assertEqual(Setting(None, 251 * GIB), INTEL.setting([H100_NVL], bios(4)))
-
     def test_firmware_that_does_not_believe_forty_bits(self) -> None:
         """A BAR of 64 GiB had no place in OVMF's 32 GiB on an Intel processor; AMD's had 128."""
         large = (64 * GIB,)
@@ -103,13 +98,6 @@ class SettingTest(unittest.TestCase):
         self.assertEqual(4, DESKTOP.most_cards(RTX_4090, bios(32), 4))
         self.assertEqual(0, DESKTOP.most_cards((256 * GIB, MIB), uefi(32), 4))
 
-    def test_what_both_firmwares_spare(self) -> None:
-        huge = (512 * GIB, 32 * MIB)
-        wide = Room(52, 52)
-        self.assertEqual(7, wide.most_cards(huge, uefi(64), 16))
-        self.assertEqual(15, wide.most_cards(huge, bios(64), 16))
-        self.assertEqual(16, wide.most_cards(huge, bios(2048), 16))
-
     def test_memory_leaves_no_room(self) -> None:
         self.assertIsNone(Room().setting([H100_NVL], bios(1000)))
         self.assertIsNone(Room(41, 41).setting([H100_NVL], uefi(1800)))
@@ -132,17 +120,3 @@ class ReservedTest(unittest.TestCase):
             setting = INTEL.setting([H100_NVL] * 4, guest)
             assert setting is not None
             self.assertEqual(bits, setting.bits)
-
-
-class TestWindow(unittest.TestCase):
-    def test_aligned_to_the_largest(self) -> None:
-        # H100 NVL: of 40 address bits and 256, 512 and 768 GiB of memory there is room for 3, 2
-        # and 1 of them, so each takes 256 GiB.
-        self.assertEqual(256 * GIB, address_space.window([128 * GIB, 32 * MIB]))
-        self.assertEqual(512 * MIB, address_space.window([32 * MIB, 256 * MIB]))
-
-    def test_one(self) -> None:
-        self.assertEqual(32 * GIB, address_space.window([32 * GIB]))
-
-    def test_none(self) -> None:
-        self.assertEqual(0, address_space.window([]))

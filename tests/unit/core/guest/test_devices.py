@@ -42,16 +42,6 @@ class ListTest(unittest.TestCase):
         self.assertEqual(sorted(map(str, addresses)), addresses)
         self.assertEqual([0, 0, 1], [each["numa_node"] for each in found])
 
-    def test_links_to_cards_of_others_are_not_told(self) -> None:
-        peers = ["0000:17:00.0", "0000:18:00.0"]
-        found = devices.of_cards([cards.placed("0000:19:00.0", peers=peers), PAIR[0]], {}, {})
-        self.assertEqual([[1], []], [[link["index"] for link in each["links"]] for each in found])
-
-    def test_unknown_is_null(self) -> None:
-        (found,) = devices.of_cards([ALONE], {}, {})
-        for key in ("memory_mib", "numa_node", "address", "pcie", "switch"):
-            self.assertIsNone(found[key], key)  # type: ignore[literal-required]
-
     def test_parts(self) -> None:
         found = devices.of_part(2, VGPUType("nvidia-63", "GRID P4-1Q", 1024))
         self.assertEqual((2, "GRID P4-1Q", 1024), tuple(found.values())[:3])

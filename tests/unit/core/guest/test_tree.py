@@ -11,8 +11,8 @@ import unittest
 from collections.abc import Sequence
 
 from nova_gpu.core.guest import tree
-from nova_gpu.core.guest.tree import Cell, Controller, Model, Place, Tree
-from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.guest.tree import Controller, Model, Tree
+from nova_gpu.core.model import GPU
 from tests.fixtures.guest_trees import ALONE, ELSEWHERE, PAIR, placed
 
 MACHINES = int(os.environ.get("TREE_MACHINES", "300"))
@@ -115,47 +115,6 @@ class PropertyTest(unittest.TestCase):
 
 
 class TreeTest(unittest.TestCase):
-    def test_two_nodes_and_a_switch(self) -> None:
-        """The first root has a bus itself, one behind its port, one in the switch and two behind
-        that; the second has two."""
-        found = tree.of([*PAIR, ELSEWHERE])
-        assert found is not None
-        self.assertEqual(
-            (
-                Controller(1, Model.EXPANDER, bus_number=249, node=0),
-                Controller(2, Model.ROOT_PORT, 1, 0),
-                Controller(3, Model.UPSTREAM, 2, 0),
-                Controller(4, Model.DOWNSTREAM, 3, 0),
-                Controller(5, Model.DOWNSTREAM, 3, 1),
-                Controller(6, Model.EXPANDER, bus_number=254, node=1),
-                Controller(7, Model.ROOT_PORT, 6, 0),
-            ),
-            found.controllers,
-        )
-        self.assertEqual([4, 5, 7], list(found.behind.values()))
-        self.assertEqual((0, 1), found.nodes)
-
-    def test_places(self) -> None:
-        found = tree.of([*PAIR, ELSEWHERE])
-        assert found is not None
-        switch = PciAddress.parse("0000:fa:00.0")
-        self.assertEqual(
-            {
-                PAIR[0].address: Place(PciAddress.parse("0000:fc:00.0"), 0, switch),
-                PAIR[1].address: Place(PciAddress.parse("0000:fd:00.0"), 0, switch),
-                ELSEWHERE.address: Place(PciAddress.parse("0000:ff:00.0"), 1),
-            },
-            found.places(),
-        )
-
-    def test_what_is_not_known(self) -> None:
-        """Two cards of which nothing is known are on no root together."""
-        found = tree.of([placed("0000:01:00.0", None, None), placed("0000:02:00.0", None, None)])
-        assert found is not None
-        self.assertEqual([None, None, None, None], [each.node for each in found.controllers])
-        self.assertEqual([2, 4], list(found.behind.values()))
-        self.assertEqual((), found.nodes)
-
     def test_too_many(self) -> None:
         roots = [placed(f"0000:{bus:02x}:00.0", 0, f"pci0000:{bus:02x}") for bus in range(1, 18)]
         self.assertIsNone(tree.of(roots))
@@ -186,11 +145,6 @@ class SaysMoreTest(unittest.TestCase):
 
 
 class CellsTest(unittest.TestCase):
-    def test_equal_parts(self) -> None:
-        self.assertEqual(
-            (Cell(0, range(4), 1024), Cell(3, range(4, 8), 1024)), tree.cells((0, 3), 8, 2048)
-        )
-
     def test_what_is_left_over(self) -> None:
         found = tree.cells((0, 1, 2), 4, 1025)
         self.assertEqual([range(2), range(2, 3), range(3, 4)], [each.cpus for each in found])
@@ -199,6 +153,3 @@ class CellsTest(unittest.TestCase):
     def test_fewer_processors_than_nodes(self) -> None:
         """The first one has it: no guest boots from a node without."""
         self.assertEqual([1, 0], [len(each.cpus) for each in tree.cells((0, 1), 1, 512)])
-
-    def test_no_nodes(self) -> None:
-        self.assertEqual((), tree.cells((), 4, 1024))

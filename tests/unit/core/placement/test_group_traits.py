@@ -5,7 +5,6 @@ import unittest
 
 import os_traits
 
-from nova_gpu.core import names
 from nova_gpu.core.model import Product
 from nova_gpu.core.placement import group_traits
 from nova_gpu.core.topology.topology import Islands
@@ -29,13 +28,6 @@ class TraitsTest(unittest.TestCase):
                 os_traits.HW_GPU_CUDA_COMPUTE_CAPABILITY_V2_0,
             },
             group_traits.of_group(FERMI, "LXC", (), Islands(numa=4, nvlink=2)),
-        )
-
-    def test_what_they_are_near_to(self) -> None:
-        present = {"CUSTOM_GPU_NEAR_NVME"}
-        found = group_traits.of_group(FERMI, "LXC", present, near=("nic",))
-        self.assertEqual(
-            ["CUSTOM_GPU_NEAR_NIC"], [each for each in found if each.startswith(names.TRAIT_NEAR)]
         )
 
     def test_what_is_not_known(self) -> None:
@@ -77,19 +69,3 @@ class VGPUTraitsTest(unittest.TestCase):
             },
             group_traits.of_type(facts, STANDARD),
         )
-
-    def test_of_one_that_is_not(self) -> None:
-        self.assertEqual(
-            {"CUSTOM_GPU_VGPU_TYPE_NVIDIA_1148", "CUSTOM_GPU_HEADS_UNKNOWN"},
-            group_traits.of_type(VGPUType("nvidia-1148"), STANDARD),
-        )
-
-    def test_of_heads_that_have_no_standard_trait(self) -> None:
-        self.assertEqual(
-            {"CUSTOM_GPU_VGPU_TYPE_A", "CUSTOM_GPU_HEADS_3"},
-            group_traits.of_type(VGPUType("a", heads=3), STANDARD),
-        )
-
-    def test_are_the_drivers_own(self) -> None:
-        self.assertTrue(names.is_own_trait(names.vgpu_type_trait("nvidia-64")))
-        self.assertTrue(names.is_own_trait(names.trait(names.TRAIT_HEADS, None)))

@@ -73,12 +73,6 @@ class MostFreeTest(unittest.TestCase):
             with self.subTest(specs):
                 self.assertEqual(count, fit.most_free(asked(**specs), divided))
 
-    def test_of_a_host_that_does_not_say_what_they_have(self) -> None:
-        divided = Divided(1, 1, (("nvidia-63", None, 8),))
-        for specs, count in (({"vgpus": "1"}, 8), ({"vgpus": "1", "gpu:memory_mib": "1"}, 0)):
-            with self.subTest(specs):
-                self.assertEqual(count, fit.most_free(asked(**specs), divided))
-
 
 class StrandedTest(unittest.TestCase):
     def test_table(self) -> None:

@@ -44,10 +44,3 @@ class NearTest(unittest.TestCase):
         self.assertEqual(sorted(found), found)
         self.assertEqual(5, len(set(found)))
         self.assertEqual(1, len(set(found[4:])))
-
-    def test_of_disks(self) -> None:
-        one, other = self.ranked({"gpus": "2", "gpu:near": "nvme"}, (2, 4, 0, 2), (0, 0, 1, 2))
-        self.assertGreater(one, other)
-
-    def test_who_does_not_ask(self) -> None:
-        self.assertEqual(1, len(set(self.ranked({"gpus": "2"}, (2, 4, 0, 0), (0, 0, 0, 0), None))))

@@ -30,20 +30,6 @@ SECOND = FIRST | {"v": 2}
 
 
 class StatsTest(unittest.TestCase):
-    def test_what_is_written_is_what_is_read(self) -> None:
-        for groups in (
-            (),
-            (stats.GroupStats("10de:1091", None, "lxc", 0),),
-            (FERMI, stats.GroupStats("1002:66a0", "gcn5", "pci", 4)),
-        ):
-            for free, reserved in (
-                (None, stats.NOTHING),
-                (tuple(((0, 0, -1, -1, 2),) for _ in groups), stats.Reserved(2, 4096)),
-            ):
-                report = stats.Report(stats.HostStats("LXC", groups), free, reserved)
-                with self.subTest(report=report):
-                    self.assertEqual(report, stats.loads(stats.dumps(report)))
-
     def test_cards_in_sets(self) -> None:
         board = dataclasses.replace(FERMI, partitions=(1, 2))
         host = stats.HostStats("QEMU", (FERMI, board))
@@ -90,18 +76,6 @@ class StatsTest(unittest.TestCase):
             with self.subTest(wrong=wrong), self.assertRaises(exception.InvalidStats):
                 stats.loads(json.dumps({**fields, "divided": {**fields["divided"], **wrong}}))
 
-    def test_the_form_on_the_wire(self) -> None:
-        host = stats.HostStats("LXC", (FERMI,))
-        self.assertEqual(SECOND | {"groups": [GROUP]}, json.loads(stats.dumps(stats.Report(host))))
-        cells = ((-1, 0, -1, -1, 4), (-1, 1, -1, -1, 3))
-        report = stats.Report(host, (cells,), stats.Reserved(vcpus=2, memory_mib=4096))
-        self.assertEqual((8, 7, 7), (report.cards, report.free_gpus, report.free_cards))
-        more = {
-            "free": [[list(cell) for cell in cells]],
-            "reserved_per_free_gpu": {"vcpus": 2, "memory_mib": 4096},
-        }
-        self.assertEqual(SECOND | {"groups": [GROUP]} | more, json.loads(stats.dumps(report)))
-
     def test_what_is_beside_free_gpus(self) -> None:
         host = stats.HostStats("LXC", (FERMI,))
         text = stats.dumps(stats.Report(host, ((),), near=((2, 4, 0, 1),)))
@@ -120,11 +94,6 @@ class StatsTest(unittest.TestCase):
         for wrong in ([], [[1], [1]], [["1"]], [[-1]], [1], None):
             with self.subTest(wrong=wrong), self.assertRaises(exception.InvalidStats):
                 stats.loads(json.dumps(fields | {"near": wrong}))
-
-    def test_a_host_with_many_cards_says_it_in_few_words(self) -> None:
-        cells = tuple((number // 4, number // 4, number // 2, number, 1) for number in range(8))
-        report = stats.Report(stats.HostStats("LXC", (FERMI,)), (cells,), stats.Reserved(8, 65536))
-        self.assertLess(len(stats.dumps(report)), 500)
 
     def test_hosts_of_the_first_version_are_read(self) -> None:
         """A scheduler is upgraded before the compute hosts."""

@@ -8,7 +8,7 @@ from oslotest import base
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.sets import partitions
 from nova_gpu.core.sets.partitions import Partition
-from tests.fixtures.partitions import A100, A100_TWO, H100, MODULES
+from tests.fixtures.partitions import A100_TWO, H100, MODULES
 
 
 def chosen(offered: tuple[Partition, ...], taken: set[int], count: int) -> set[int]:
@@ -31,23 +31,6 @@ class ChoiceTest(base.BaseTestCase):
         found = partitions.choose(H100, {8}, 2, far)
         self.assertEqual({1, 3}, set(found.modules) if found else None)
 
-    def test_sizes_that_no_board_has(self) -> None:
-        for count in (0, 3, 5, 6, 7, 9):
-            self.assertIsNone(partitions.choose(H100, set(), count))
-
-    def test_the_half_that_is_broken_already(self) -> None:
-        self.assertEqual({2, 4}, chosen(H100, {1}, 2))
-        self.assertEqual({3}, chosen(H100, {1}, 1))
-        self.assertEqual({8}, chosen(H100, {6}, 1))
-        self.assertEqual({2}, chosen(A100, {1}, 1))
-
-    def test_a_pair_is_kept_where_a_broken_one_has_room(self) -> None:
-        self.assertEqual({7}, chosen(H100, {1, 2, 3, 4, 5}, 1))
-
-    def test_none_is_split(self) -> None:
-        self.assertEqual(set(), chosen(H100, {1, 5}, 4))
-        self.assertEqual(set(), chosen(H100, {1, 2, 5, 6}, 2))
-
     def test_exactly(self) -> None:
         found = partitions.exactly(H100, [7, 5])
         self.assertEqual(5, found and found.id)
@@ -61,29 +44,6 @@ class ChoiceTest(base.BaseTestCase):
         self.assertEqual({5, 6, 7, 8, 9, 10, 11, 12}, chosen(A100_TWO, {1, 13}, 8))
         self.assertEqual({5, 6, 7, 8}, chosen(A100_TWO, {1, 9, 13}, 4))
         self.assertEqual({3, 4}, chosen(A100_TWO, {1}, 2))
-
-
-class RoomTest(base.BaseTestCase):
-    def test_of_two_boards(self) -> None:
-        self.assertEqual({1: 16, 2: 8, 4: 4, 8: 2, 16: 1}, partitions.room(A100_TWO, ()))
-        self.assertEqual({1: 14, 2: 6, 4: 2, 8: 1}, partitions.room(A100_TWO, {1, 13}))
-        self.assertEqual({1: 8, 2: 4, 4: 2, 8: 1}, partitions.room(A100, ()))
-
-    def test_of_a_board(self) -> None:
-        self.assertEqual({1: 8, 2: 4, 4: 2, 8: 1}, partitions.room(H100, ()))
-        self.assertEqual({1: 7, 2: 3, 4: 1}, partitions.room(H100, [3]))
-        self.assertEqual({1: 6, 2: 2}, partitions.room(H100, [1, 8]))
-        self.assertEqual({}, partitions.room(H100, range(1, 9)))
-
-    def test_where_those_of_one_size_overlap(self) -> None:
-        sets = ({2, 3}, {1, 2}, {3, 4}, {4, 5})
-        table = [Partition(number, frozenset(each)) for number, each in enumerate(sets)]
-        self.assertEqual({2: 2}, partitions.room(table, ()))
-
-    def test_most_that_could_be_is_found(self) -> None:
-        """The first is in the way of two others"""
-        table = [Partition(n, frozenset(s)) for n, s in enumerate(({2, 3}, {1, 2}, {3, 4}))]
-        self.assertEqual({2: 2}, partitions.room(table, ()))
 
 
 class WordsTest(base.BaseTestCase):
@@ -102,15 +62,6 @@ class WordsTest(base.BaseTestCase):
 
 
 class JoinedTest(base.BaseTestCase):
-    def test_modules_are_not_in_the_order_of_pci(self) -> None:
-        modules = {PciAddress.parse(address): number for address, number in MODULES.items()}
-        found = partitions.joined(H100, modules)
-        self.assertEqual(
-            ["0000:86:00.0", "0000:87:00.0", "0000:b8:00.0", "0000:bb:00.0"],
-            sorted(map(str, found[1])),
-        )
-        self.assertEqual(["0000:0f:00.0", "0000:10:00.0"], sorted(map(str, found[5])))
-
     def test_partitions_with_a_card_that_is_not_known_are_left_out(self) -> None:
         modules = {
             PciAddress.parse(address): number for address, number in MODULES.items() if number != 2

@@ -26,11 +26,6 @@ class KindTest(unittest.TestCase):
         ):
             self.assertIs(expected, Neighbour(class_code).kind)
 
-    def test_wanted(self) -> None:
-        both = Neighbour(NIC), Neighbour(NVME), Neighbour(0x010601)
-        for near, expected in ((Near.NIC, both[:1]), (Near.NVME, both[1:2]), (Near.ANY, ())):
-            self.assertEqual(expected, nearness.wanted(near, both))
-
 
 class DistanceTest(unittest.TestCase):
     def test_to_one(self) -> None:
@@ -43,10 +38,6 @@ class DistanceTest(unittest.TestCase):
             )
         ):
             self.assertEqual(expected, nearness.distance(GPU, [neighbour]))
-
-    def test_to_the_nearest(self) -> None:
-        found = [Neighbour(NIC, 1), Neighbour(NIC, 0, "pci0000:00"), Neighbour(NIC, 0)]
-        self.assertEqual(1, nearness.distance(GPU, found))
 
     def test_what_is_not_known_is_far(self) -> None:
         nowhere = cards.placed("0000:04:00.0", None)

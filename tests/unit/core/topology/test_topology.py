@@ -51,9 +51,6 @@ class PlacesTest(unittest.TestCase):
         self.assertEqual([[A, B, C], [D]], self.together(topology.PCI_ROOT, *gpus))
         self.assertEqual([[A, B], [C], [D]], self.together(topology.PCIE_SWITCH, *gpus))
 
-    def test_nothing(self) -> None:
-        self.assertEqual({}, topology.places(()))
-
 
 class CellsTest(unittest.TestCase):
     def test_hosts_that_lie_alike_say_the_same(self) -> None:
@@ -61,13 +58,6 @@ class CellsTest(unittest.TestCase):
         other = [cards.placed(B, 1), cards.placed(C, 4), cards.placed(D, 4)]
         self.assertEqual(((-1, -1, -1, -1, 1), (-1, 0, -1, -1, 2)), topology.cells(one))
         self.assertEqual(topology.cells(one), topology.cells(other))
-
-    def test_every_level(self) -> None:
-        (port,) = cards.addresses("0000:02:00.0")
-        near = {"pci_root": "pci0000:00", "pcie_switch": port}
-        gpus = [cards.placed(A, 0, [B], **near), cards.placed(B, 0, [A], **near)]
-        self.assertEqual(((0, 0, 0, 0, 2),), topology.cells(gpus))
-        self.assertEqual((), topology.cells(()))
 
 
 class NestingTest(unittest.TestCase):

@@ -20,10 +20,6 @@ P4 = {
     type_id: VGPUType(type_id, memory_mib=memory_mib, per_card=8192 // memory_mib)
     for type_id, memory_mib in (("nvidia-63", 1024), ("nvidia-64", 2048), ("nvidia-65", 4096))
 }
-GVT = {
-    type_id: VGPUType(type_id, memory_mib=memory_mib)
-    for type_id, memory_mib in (("i915-GVTg_V5_2", 1280), ("i915-GVTg_V5_4", 640))
-}
 L40S = {
     f"nvidia-{number}": VGPUType(f"nvidia-{number}", memory_mib=gib * 1024)
     for number, gib in ((1147, 1), (1152, 8), (1155, 24), (1156, 48))
@@ -54,36 +50,12 @@ def slot(type_id: str, number: int = 0, parent: PciAddress = CARD) -> Slot:
 
 
 class MediatedTest(unittest.TestCase):
-    def test_empty(self) -> None:
-        card = mediated(P4, {"nvidia-63": 8, "nvidia-64": 4, "nvidia-65": 2}, {})
-        self.assertEqual(Room(8, 0, 8), vgpu_capacity.room(card, "nvidia-63"))
-        self.assertEqual(Room(2, 0, 2), vgpu_capacity.room(card, "nvidia-65"))
-        self.assertEqual(0, vgpu_capacity.room(card, "nvidia-65").reserved)
-
-    def test_what_one_type_takes_the_other_has_reserved(self) -> None:
-        card = mediated(P4, {"nvidia-63": 0, "nvidia-64": 3, "nvidia-65": 0}, {"nvidia-64": 1})
-        taken = [slot("nvidia-64")]
-        self.assertEqual(Room(4, 1, 3), vgpu_capacity.room(card, "nvidia-64", taken))
-        other = vgpu_capacity.room(card, "nvidia-63", taken)
-        self.assertEqual((Room(8, 0, 0), 8), (other, other.reserved))
-
     def test_what_is_promised_and_not_made_yet(self) -> None:
         card = mediated(P4, {"nvidia-63": 8, "nvidia-64": 4, "nvidia-65": 2}, {})
         promised = [slot("nvidia-64"), slot("nvidia-64", 1)]
         self.assertEqual(Room(4, 2, 2), vgpu_capacity.room(card, "nvidia-64", promised, promised))
         self.assertEqual(0, vgpu_capacity.room(card, "nvidia-63", promised, promised).free)
         self.assertEqual(0, vgpu_capacity.room(card, "nvidia-65", promised, promised).free)
-
-    def test_what_somebody_beside_nova_has(self) -> None:
-        card = mediated(P4, {"nvidia-63": 0, "nvidia-64": 3, "nvidia-65": 0}, {"nvidia-64": 1})
-        there = vgpu_capacity.room(card, "nvidia-64")
-        self.assertEqual((Room(4, 0, 3), 1), (there, there.reserved))
-
-    def test_types_that_share_without_telling_how_many(self) -> None:
-        card = mediated(GVT, {"i915-GVTg_V5_2": 1, "i915-GVTg_V5_4": 3}, {"i915-GVTg_V5_2": 1})
-        taken = [slot("i915-GVTg_V5_2")]
-        self.assertEqual(Room(2, 1, 1), vgpu_capacity.room(card, "i915-GVTg_V5_2", taken))
-        self.assertEqual(Room(3, 0, 3), vgpu_capacity.room(card, "i915-GVTg_V5_4", taken))
 
     def test_more_than_there_can_be(self) -> None:
         for per_card, total in ((4096, 4096), (4097, 3), (999_999_999, 3)):
@@ -92,17 +64,6 @@ class MediatedTest(unittest.TestCase):
             self.assertEqual(Room(total, 0, 3), vgpu_capacity.room(card, "nvidia-63"))
         shared = {"a": VGPUType("a", memory_mib=999_999_999), "b": VGPUType("b", memory_mib=1)}
         self.assertEqual(Room(2, 0, 2), vgpu_capacity.room(mediated(shared, {"b": 2}, {}), "b"))
-
-    def test_at_each_function_one(self) -> None:
-        card = DividedCard(
-            P4,
-            {
-                each: Parent(Kind.MEDIATED, {"nvidia-64": 1, "nvidia-65": 1}, {})
-                for each in FUNCTIONS
-            },
-        )
-        self.assertEqual(Room(4, 0, 4), vgpu_capacity.room(card, "nvidia-64"))
-        self.assertEqual(Room(2, 0, 2), vgpu_capacity.room(card, "nvidia-65"))
 
     def test_slots(self) -> None:
         card = mediated(P4, {"nvidia-63": 0, "nvidia-64": 2, "nvidia-65": 0}, {"nvidia-64": 2})
@@ -113,30 +74,11 @@ class MediatedTest(unittest.TestCase):
         )
         self.assertEqual((), vgpu_capacity.free_slots(card, "nvidia-63", taken))
 
-    def test_an_unknown_type(self) -> None:
-        card = mediated(P4, {"nvidia-64": 4}, {})
-        self.assertEqual(Room(0, 0, 0), vgpu_capacity.room(card, "nvidia-1"))
-
 
 class ProfilesTest(unittest.TestCase):
-    def test_empty(self) -> None:
-        card = profiled(L40S, list(L40S))
-        for type_id, count in (
-            ("nvidia-1147", 6),
-            ("nvidia-1152", 6),
-            ("nvidia-1155", 2),
-            ("nvidia-1156", 1),
-        ):
-            with self.subTest(type_id):
-                self.assertEqual(Room(count, 0, count), vgpu_capacity.room(card, type_id))
-
     def test_one_function_is_one_vgpu(self) -> None:
         card = DividedCard(L40S, {FUNCTIONS[0]: Parent(Kind.TYPED, dict.fromkeys(L40S, 1), {})})
         self.assertEqual(Room(1, 0, 1), vgpu_capacity.room(card, "nvidia-1147"))
-
-    def test_fewer_functions_than_a_card_carries_take_no_more_of_it(self) -> None:
-        card = profiled(L40S, list(L40S), "nvidia-1155")
-        self.assertEqual(5, vgpu_capacity.room(card, "nvidia-1147").free)
 
     def test_slices_of_a_mig_card_bind_where_memory_does_not(self) -> None:
         types = {**H200_MIG, "nvidia-1": VGPUType("nvidia-1", memory_mib=1024, slices=4)}
@@ -281,9 +223,6 @@ class InstancesTest(unittest.TestCase):
         self.assertEqual(Room(3, 1, 2), vgpu_capacity.room(self.card, "1g", taken, taken))
         self.assertEqual(Room(1, 1, 0), vgpu_capacity.room(self.card, "3g", taken))
         self.assertEqual(Room(0, 0, 0), vgpu_capacity.room(self.card, "2g"))
-
-    def test_one_that_is_gone_is_still_somebodys(self) -> None:
-        self.assertEqual(Room(4, 1, 3), vgpu_capacity.room(self.card, "1g", [slot("1g", 1200)]))
 
     def test_slots(self) -> None:
         taken = [slot("1g", 1000)]

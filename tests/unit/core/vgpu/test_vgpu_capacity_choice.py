@@ -31,20 +31,6 @@ def left(rooms: Sequence[int], count: int, order: Order) -> tuple[int, ...]:
 
 
 class TableTest(unittest.TestCase):
-    def test_cards_that_are_part_full(self) -> None:
-        for rooms, count, depth, breadth in (
-            ((4, 4), 2, (2, 4), (3, 3)),
-            ((4, 1), 2, (3, 0), (2, 1)),
-            ((1, 4, 0), 2, (0, 3, 0), (1, 2, 0)),
-            ((2, 3), 3, (0, 2), (1, 1)),
-            ((2, 2, 2), 4, (0, 0, 2), (0, 1, 1)),
-            ((0, 5), 1, (0, 4), (0, 4)),
-            ((3,), 0, (3,), (3,)),
-        ):
-            with self.subTest(rooms=rooms, count=count):
-                self.assertEqual(depth, left(rooms, count, Order.DEPTH_FIRST))
-                self.assertEqual(breadth, left(rooms, count, Order.BREADTH_FIRST))
-
     def test_more_than_there_is(self) -> None:
         for count in (4, -1):
             with self.subTest(count=count), self.assertRaises(ValueError):

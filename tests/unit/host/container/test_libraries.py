@@ -170,7 +170,8 @@ class TestFolder(LibrariesTestCase):
         tool.write_text("#!/bin/sh\nexit 3\n")
         tool.chmod(0o755)
         self.useFixture(fixtures.EnvironmentVariable("PATH", str(tool.parent)))
-        self.assertRaises(exception.GuestFilesUnavailable, self.gather, self.cuda)
+        error = self.assertRaises(exception.GuestFilesUnavailable, self.gather, self.cuda)
+        self.assertIn(f"{tool} ended with 3", str(error))
         self.assertEqual([], list(self.library_root.iterdir()))
 
     def test_files_of_one_folder(self) -> None:

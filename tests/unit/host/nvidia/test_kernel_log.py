@@ -111,6 +111,8 @@ class TestParse(unittest.TestCase):
             ),
             ("NVRM: Xid (0000:3b:00): 14, Channel 00000001", Xid(card, 14, "Channel 00000001")),
             ("NVRM: Xid (PCI:0000:3B:00.0): 48", Xid(card, 48, "")),
+            # The text may change from one driver to the next; its code is what counts.
+            ("NVRM: Xid (PCI:0000:3b:00): 48: other words", Xid(card, 48, "")),
             (
                 "NVRM: Xid (PCI:10000:01:00): 154, GPU recovery action changed from 0x0 (None) to "
                 "0x1 (GPU Reset Required)",

@@ -189,6 +189,15 @@ class TestProducts(DiscoveryTestCase):
         (gpu,) = self.discover(overrides=products.parse_overrides(["10de:2335 architecture=own"]))
         self.assertEqual(model.Product("10de", "2335", "H200", "own", 143771, (9, 0)), gpu.product)
 
+    def test_one_kind_of_board_before_its_product(self) -> None:
+        lines = ["10de:2335:10de:16c1 name=Own", "10de:2335 architecture=own name=Other"]
+        (gpu,) = self.discover(overrides=products.parse_overrides(lines))
+        self.assertEqual("10de:16c1", gpu.subsystem)
+        self.assertEqual(model.Product("10de", "2335", "Own", "own", 143771, (9, 0)), gpu.product)
+        lines[0] = "10de:2335:10de:16c2 name=Own"
+        (gpu,) = self.discover(overrides=products.parse_overrides(lines))
+        self.assertEqual("Other", gpu.product.name)
+
     def test_the_table_without_nvml(self) -> None:
         self.nvml.return_value = {}
         (gpu,) = self.discover()

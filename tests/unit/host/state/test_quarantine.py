@@ -60,11 +60,9 @@ class QuarantineTest(HostTestCase):
         """As an older release noted it: now a card is to be cleaned that has no proof."""
         quarantine.put(self.folder, dataclasses.replace(self.put(), cleaning=True))
         self.assertIsNone(self.reason())
-        quarantine.forget_cleaning(self.folder)
-        self.assertEqual({}, quarantine.load(self.folder))
-        entry = self.put()
-        quarantine.forget_cleaning(self.folder)
-        self.assertEqual({self.card.address: entry}, quarantine.load(self.folder))
+        self.assertEqual([self.card.address], quarantine.to_clean(self.folder))
+        self.put()
+        self.assertEqual([], quarantine.to_clean(self.folder))
 
     def test_until_the_host_has_booted(self) -> None:
         entry = self.put(until_boot="this-boot")

@@ -31,6 +31,7 @@ class AddressSpaceTestCase(base.BaseTestCase):
         self.config = self.useFixture(config_fixture.Config(CONF))
         self.config.config(group="libvirt", virt_type="kvm", cpu_mode=None)
         self.host = self.make_host(large_cards.H100_NVL, 4)
+        self.libvirt = 9003000
 
     def make_host(
         self, product_id: str, count: int, processor: processors.Processor = processors.SERVER
@@ -67,6 +68,7 @@ class AddressSpaceTestCase(base.BaseTestCase):
             instance, asked, self.cards(), self.host.roots, is_uefi=is_uefi
         )
         guest_config.give_room(guest, setting)
+        guest_config.limit_bits(guest, self.host.roots, self.libvirt)
 
     def refuse(self, instance: objects.Instance) -> None:
         """:raises GuestUnfit: where its guest has no room for the cards"""
@@ -133,6 +135,34 @@ class DomainTest(AddressSpaceTestCase):
         self.assertEqual(
             ({"mode": "passthrough"}, str(1023 << 20)), self.said(self.domain(256, uefi=True))
         )
+
+    def test_an_iommu_that_is_narrower_than_the_processor(self) -> None:
+        """Firmware puts also small BARs at the end of what the processor has."""
+        self.make_host("27b8", 1)
+        pci.write_bars(self.host.path("0000:11:00.0"), [(16, False), (256, True), (32, True)])
+        processors.write_intel_iommu(self.host.roots.sysfs, "dmar0", 0x1C0000C40660462)
+        log = self.useFixture(fixtures.FakeLogger())
+        limited = {"mode": "passthrough", "limit": "39"}
+        self.config.config(group="libvirt", cpu_mode="host-passthrough")
+        self.assertEqual((limited, None), self.said(self.domain(16)))
+        self.config.config(group="libvirt", cpu_mode="host-model")
+        self.assertEqual(({}, None), self.said(self.domain(16)))
+        self.assertEqual("", log.output)
+        self.config.config(group="libvirt", cpu_mode="host-passthrough")
+        self.libvirt = 9002000
+        self.assertEqual(({}, None), self.said(self.domain(16)))
+        self.assertIn("with the 46 address bits of the host's processor", log.output)
+        self.assertIn("cannot map it (39 bits); install libvirt 9.3 or newer", log.output)
+
+    def test_an_iommu_that_is_narrower_than_the_flavors_bits_of_the_host(self) -> None:
+        self.make_host("27b8", 1)
+        processors.write_intel_iommu(self.host.roots.sysfs, "dmar0", 0x1C0000C40660462)
+        guest = self.guest(uefi=True)
+        guest.cpu.maxphysaddr = vconfig.LibvirtConfigGuestCPUMaxPhysAddr()
+        guest.cpu.maxphysaddr.mode = "passthrough"
+        self.set_up(guest, self.instance(16, {"hw:maxphysaddr_mode": "passthrough"}))
+        domain = etree.fromstring(guest.to_xml())
+        self.assertEqual({"mode": "passthrough", "limit": "39"}, self.said(domain)[0])
 
     def test_what_the_flavor_says_stays(self) -> None:
         guest = self.guest(uefi=True)
@@ -220,6 +250,8 @@ class RefuseTest(AddressSpaceTestCase):
         said = self.refused(self.instance(256))
         self.assertIn("39 address bits", said)
         self.assertIn("ask for fewer, or for less memory", said)
+        self.config.config(group="libvirt", cpu_mode="host-passthrough")
+        self.assertIn("39 address bits", self.refused(self.instance(256)))
 
     def test_the_operators_figure(self) -> None:
         self.config.config(group="gpu", guest_mmio_gib=512)

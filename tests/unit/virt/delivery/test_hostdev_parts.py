@@ -15,7 +15,7 @@ from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import Kind, Parent, Slot
 from nova_gpu.virt.delivery import pci_aliases, plain_function, typed_function
 from nova_gpu.virt.delivery.hostdev_parts import VirtualFunctions
-from tests.fixtures import cards, hosts
+from tests.fixtures import cards, hosts, processors
 
 UUID = "7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4d"
 CARD = "0000:c3:00.0"
@@ -40,7 +40,7 @@ class VirtualFunctionsTest(base.BaseTestCase):
     def ways(self, *device_spec: str) -> tuple[VirtualFunctions, VirtualFunctions]:
         spec = pci_aliases.DeviceSpec(device_spec)
         own = self.host.roots, spec
-        plain = plain_function.PlainFunctions(*own)
+        plain = plain_function.PlainFunctions(*own, lambda: 10000000)
         return plain, typed_function.TypedFunctions(*own, lambda: 10000000)
 
     def obstacle(self, way: VirtualFunctions) -> str | None:
@@ -60,6 +60,17 @@ class VirtualFunctionsTest(base.BaseTestCase):
             way.render(objects.Instance(uuid=UUID), request.of({}), guest, [slot])
             (function,) = etree.fromstring(guest.to_xml()).findall("devices/hostdev")
             self.assertEqual(("pci", managed), (function.get("type"), function.get("managed")))
+
+    def test_an_iommu_that_is_narrower_than_the_processor(self) -> None:
+        processors.write_intel_iommu(self.host.roots.sysfs, "dmar0", 0x1C0000C40660462)
+        for way, slot in ((self.plain, PLAIN), (self.typed, TYPED)):
+            guest = vconfig.LibvirtConfigGuest()
+            guest.name, guest.virt_type, guest.os_type = "instance-00000001", "kvm", "hvm"
+            guest.cpu = vconfig.LibvirtConfigGuestCPU()
+            guest.cpu.mode = "host-passthrough"
+            way.render(objects.Instance(uuid=UUID), request.of({}), guest, [slot])
+            (bits,) = etree.fromstring(guest.to_xml()).findall("cpu/maxphysaddr")
+            self.assertEqual({"mode": "passthrough", "limit": "39"}, dict(bits.attrib))
 
     def test_a_plain_one_that_the_hosts_driver_would_take(self) -> None:
         self.assertIsNone(self.obstacle(self.plain))

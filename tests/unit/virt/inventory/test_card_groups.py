@@ -38,6 +38,27 @@ def reserved(group: GPUGroup) -> dict[PciAddress, str]:
     return {a: str(own[0]) for a, own in found if availability.for_all(own) is None}
 
 
+class NameTest(unittest.TestCase):
+    """Boards of several names with one product id are one group."""
+
+    A2 = GroupKey("10de", "25b6", DeliveryMode.LXC)
+
+    def name(self, *names: str | None) -> str | None:
+        gpus = [
+            cards.placed(address, product=Product("10de", "25b6", name))
+            for address, name in zip((A, B), names, strict=True)
+        ]
+        return look(gpus, {})[self.A2].product.name
+
+    def test_each(self) -> None:
+        self.assertEqual("A2", self.name("A2", "A2"))
+        self.assertEqual("A16 / A2", self.name("A2", "A16"))
+        self.assertEqual("A16 / A2", self.name("A16", "A2"))
+        self.assertEqual("A2", self.name("A2", None))
+        self.assertEqual("A2", self.name("A2 / A16", "A2"), "the other one is dead")
+        self.assertEqual("A2 / A16", self.name("A2 / A16", "A2 / A16"))
+
+
 class OfferTest(unittest.TestCase):
     def setUp(self) -> None:
         self.both = [cards.placed(A, product=FERMI), cards.placed(B, product=FERMI)]

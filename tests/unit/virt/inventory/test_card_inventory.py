@@ -15,7 +15,7 @@ from nova_gpu.core.model import DeliveryMode, GroupKey
 from nova_gpu.virt import sets
 from nova_gpu.virt.delivery import guest_address_space, ways
 from nova_gpu.virt.health import failed_starts
-from nova_gpu.virt.inventory import card_inventory, link_groups, neighbours, tracker
+from nova_gpu.virt.inventory import card_inventory, joined_cards, neighbours, tracker
 from nova_gpu.virt.usage import ledger
 from nova_gpu.virt.usage.records import Records
 from tests.fixtures import cards
@@ -39,7 +39,7 @@ class StockTest(HostTestCase):
         roots = self.host.roots
         own = ways.Ways(roots, lambda _: None, self.ledger, lambda: 9000000, lambda: 8002002)
         own.sets = sets.NoSets()
-        links = link_groups.LinkGroups(sets.NoSets())
+        links = joined_cards.JoinedCards(sets.NoSets(), roots, serves=True)
         self.tracker = resource_tracker.ResourceTracker("host", mock.Mock(), mock.Mock())
         beside = neighbours.Neighbours(tracker.Tracker(lambda: self.tracker), roots)
         self.published = card_inventory.CardInventory(

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import pathlib
 import unittest
 from unittest import mock
 
@@ -12,9 +14,11 @@ from oslo_utils.fixture import uuidsentinel
 
 from nova_gpu.conf import CONF
 from nova_gpu.core.model import DeliveryMode
+from nova_gpu.host.state import quarantine
 from nova_gpu.virt.lifecycle import releases
 from nova_gpu.virt.usage.ledger import Ledger, State
 from tests.fixtures import cards
+from tests.fixtures.bases.compute import ONE, ComputeTestCase
 
 (A,) = cards.addresses("0000:04:00.0")
 UUID = uuidsentinel.instance
@@ -68,3 +72,23 @@ class DomainGoesTest(unittest.TestCase):
         with self.ledger.hold(UUID, frozenset({A}), dict):
             self.assertEqual(State.STARTING, self.go(None))
             self.assertEqual({A}, self.ledger.now.held_for(UUID))
+
+
+class FormerReleaseTest(ComputeTestCase):
+    def test_its_note_is_newer_than_a_proof(self) -> None:
+        """A release that knew no proofs ran, and was stopped while a guest ended."""
+        self.compute.period()
+        state = pathlib.Path(CONF.state_path)
+        (card,) = (each for each in self.gpus.assigned.whole.cards() if str(each.address) == ONE)
+        note = dataclasses.replace(
+            quarantine.entry(card, "it has to be cleaned", "wait", until_boot=None, seen=None),
+            cleaning=True,
+        )
+        quarantine.put(state / "gpu-quarantine", note)
+        clean = f"GPU {ONE} is clean"
+        before = self.log.output.count(clean)
+        for _ in range(2):
+            self.compute.restart()
+            self.compute.period()
+            self.assertEqual(before + 1, self.log.output.count(clean))
+        self.assertEqual({}, quarantine.load(state / "gpu-quarantine"))

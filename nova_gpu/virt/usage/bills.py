@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The devices that instances were reported to have got and not to have lost, for billing."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+
+from nova_gpu.core.device import Device
+from nova_gpu.core.model import Product
+from nova_gpu.virt.usage.ledger import Owner, Snapshot
+
+Products = Mapping[Device, Product]
+_NO_PRODUCT: Products = MappingProxyType({})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Bill:
+    """The devices that an instance got, and did not lose since, on this host."""
+
+    owner: Owner
+    products: Products
+
+
+class Bills:
+    """The open bill of each instance: a device is claimed once, and released once.
+
+    Nova does not tell the driver of each end: not of some failed starts, moves and recoveries, nor
+    of one while the service was down. So a bill also ends when nobody counts the device for it.
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[str, Bill] = {}
+        self._lock = threading.Lock()  # for starts and deletions in parallel
+        self._is_complete = False  # whether what instances had at the service's start is known
+
+    def claim(self, owner: Owner, products: Products) -> Products:
+        """Add *products* to the instance's bill; return those that were not in it."""
+        with self._lock:
+            had = self._had(owner.instance_uuid)
+            self._open[owner.instance_uuid] = Bill(owner, {**had, **products})
+            return {dev: product for dev, product in products.items() if dev not in had}
+
+    def release(self, owner: Owner, products: Products) -> Products:
+        """Remove *products* from the instance's bill; return those that were in it."""
+        with self._lock:
+            had = self._had(owner.instance_uuid)
+            left = {dev: product for dev, product in had.items() if dev not in products}
+            if left:
+                self._open[owner.instance_uuid] = Bill(owner, left)
+            else:
+                self._open.pop(owner.instance_uuid, None)
+            was_had = had if self._is_complete else products
+            return {dev: product for dev, product in products.items() if dev in was_had}
+
+    def begin(self, now: Snapshot, products: Callable[[frozenset[Device]], Products]) -> None:
+        """Begin the bills of what instances had at the service's start, once the database answers.
+
+        :param products: return the product of each device that it is given, without unknown ones
+        """
+        if self._is_complete or now.records is None:
+            return
+        for uuid in now.instances() | now.domains.keys():
+            if had := products(_held(now, uuid)):
+                self.claim(Owner(uuid, now.records.projects.get(uuid)), had)
+        self._is_complete = True
+
+    def lost(self, ledger: Callable[[], Snapshot]) -> Iterator[Bill]:
+        """Yield what bills have that is no longer the instance's."""
+        bills = tuple(self._open.values())
+        now = ledger()  # read after the bills: what is in a bill was held before
+        if now.records is None:
+            return
+        for bill in bills:
+            held = _held(now, bill.owner.instance_uuid)
+            if lost := {dev: p for dev, p in bill.products.items() if dev not in held}:
+                yield Bill(bill.owner, lost)
+
+    def _had(self, instance_uuid: str) -> Products:
+        bill = self._open.get(instance_uuid)
+        return bill.products if bill else _NO_PRODUCT
+
+
+def _held(now: Snapshot, uuid: str) -> frozenset[Device]:
+    """Return the devices of the instance's guest, of its start, and those counted for it."""
+    return now.had_by(uuid) | now.held_for(uuid) | now.counted_for(uuid)

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cards that reach each other past the IOMMU: one guest at a time has them."""
+
+from __future__ import annotations
+
+import pathlib
+from unittest import mock
+
+import fixtures
+from nova import objects
+from oslotest import base
+
+from nova_gpu.virt.inventory import discovery
+from nova_gpu.virt.lifecycle.start import Kind
+from tests.fixtures import cards, hosts, kernel, pci
+from tests.fixtures.compute import Compute
+
+PORTS = ("0000:02:00.0", "0000:02:01.0")
+ONE, OTHER, APART = "0000:03:00.0", "0000:04:00.0", "0000:d8:00.0"
+
+
+class _ThreeCardsTestCase(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.log = self.useFixture(fixtures.FakeLogger())
+        self.host = hosts.Host(pathlib.Path(self.useFixture(fixtures.TempDir()).path))
+        self.build()
+        self.compute = Compute(self.host)
+
+    def build(self) -> None:
+        """Give the host its cards."""
+
+    def begin(self, **options: object) -> None:
+        self.useFixture(self.compute)
+        self.compute.config(group="gpu", **options)
+        self.compute.restart()
+        self.compute.gpus.releases._retries.wait()
+        self.useFixture(fixtures.MonkeyPatch("nova_gpu.privsep.cleaning.reset", mock.Mock()))
+        self.provider = self.compute.provider("2335")
+
+    def spawn(self, card: str) -> objects.Instance:
+        instance = self.compute.instance({"gpus": "= 1"}, (self.provider, card))
+        self.compute.spawn(instance)
+        return instance
+
+    def inventory(self) -> tuple[int, int]:
+        """Total and reserved, as Placement has them after a period"""
+        self.compute.period()
+        found = self.compute.tree.data(self.provider).inventory["PGPU"]
+        return found["total"], found["reserved"]
+
+
+class UnseparatedTest(_ThreeCardsTestCase):
+    """A switch with two cards, and a card with a root port of its own"""
+
+    def build(self) -> None:
+        self.host.add_bridge("0000:00:01.0")
+        self.host.add_bridge("0000:01:00.0", parent="0000:00:01.0")
+        for port, card in zip(PORTS, (ONE, OTHER), strict=True):
+            self.host.add_bridge(port, parent="0000:01:00.0")
+            self.host.add_gpu(card, "10de", "2335", driver="vfio-pci", parent=port)
+        self.host.add_gpu(APART, "10de", "2335", driver="vfio-pci")
+
+    def test_ports_with_acs(self) -> None:
+        self.begin()
+        self.spawn(ONE)
+        self.assertEqual((3, 0), self.inventory())
+        self.assertNotIn("IOMMU", self.log.output)
+
+    def test_control_cleared_while_it_runs(self) -> None:
+        self.begin()
+        self.spawn(ONE)
+        self.host.set_acs(PORTS[1], pci.SEPARATED & ~0x08)
+        self.assertEqual((3, 1), self.inventory())
+        self.assertIn(
+            f"The IOMMU does not separate GPUs {ONE}, {OTHER} (port {PORTS[1]} has ACS off "
+            "(completion redirect)); one guest at a time gets them.",
+            self.log.output,
+        )
+        self.host.set_acs(PORTS[1])
+        self.assertEqual((3, 0), self.inventory())
+
+    def test_no_acs(self) -> None:
+        for port in PORTS:
+            self.host.set_acs(port, None)
+        self.begin()
+        self.assertEqual((3, 0), self.inventory())
+        instance = self.spawn(OTHER)
+        self.assertEqual((3, 1), self.inventory())
+        self.assertIn(f"(port {', '.join(PORTS)} has no ACS)", self.log.output)
+        self.compute.delete(instance)
+        self.assertEqual((3, 0), self.inventory())
+
+    def test_guests_that_have_them_stay_and_start_again(self) -> None:
+        self.begin()
+        instances = [self.spawn(ONE), self.spawn(OTHER)]
+        self.host.set_acs(PORTS[0], 0)
+        self.assertEqual((3, 0), self.inventory())
+        self.compute.restart()
+        for instance in instances:
+            with self.compute.gpus.starts.starting(instance, Kind.REBOOT):
+                pass
+        self.assertEqual((3, 0), self.inventory())
+
+    def test_option(self) -> None:
+        self.host.set_acs(PORTS[0], 0)
+        self.begin(allow_ports_without_acs=True)
+        self.spawn(ONE)
+        self.assertEqual((3, 0), self.inventory())
+        self.assertIn("these guests can reach each other's memory", self.log.output)
+
+    def test_what_only_root_can_read(self) -> None:
+        """The privileged process reads it."""
+        self.begin()
+        for port in PORTS:
+            (self.host.path(port) / "config").chmod(0)
+        with mock.patch("nova_gpu.host.pci.config_space.read", side_effect=PermissionError):
+            asked = {port: None for port in PORTS}
+            with mock.patch("nova_gpu.privsep.acs.read", return_value=asked) as read:
+                self.spawn(ONE)
+                self.assertEqual((3, 0), self.inventory())
+        read.assert_called_with(list(PORTS))
+
+    def test_commands_of_users_who_cannot_read_it(self) -> None:
+        """They take what nova-compute has noted in this boot of the host."""
+        self.host.set_acs(PORTS[0], None)
+        self.begin()
+        for port in PORTS:
+            (self.host.path(port) / "config").unlink()
+        one, apart = cards.addresses(ONE, APART)
+        command = discovery.Discovery()
+        command.find()
+        self.assertIs(True, command.joined_cards.unseparated(one))
+        self.assertIs(False, command.joined_cards.unseparated(apart))
+        kernel.boot(self.host, "another-boot")
+        command = discovery.Discovery()
+        command.find()
+        self.assertIsNone(command.joined_cards.unseparated(one))
+
+    def test_what_nobody_can_read(self) -> None:
+        for port in PORTS:
+            (self.host.path(port) / "config").unlink()
+        self.begin()
+        self.spawn(ONE)
+        self.assertEqual((3, 1), self.inventory())
+        self.assertIn(f"(port {', '.join(PORTS)} has ACS that cannot be read)", self.log.output)
+
+    def test_unsafe_interrupts(self) -> None:
+        name = "module/vfio_iommu_type1/parameters/allow_unsafe_interrupts"
+        pci.write(self.host.roots.sysfs / name, "Y\n")
+        self.begin()
+        told = len(self.log.output)
+        self.compute.period()
+        self.assertNotIn("interrupt", self.log.output[told:])
+        text = "vfio_iommu_type1.allow_unsafe_interrupts is on: unless the IOMMU remaps interrupts"
+        self.assertIn(text, self.log.output[:told])
+
+
+class OneGroupTest(_ThreeCardsTestCase):
+    """Two cards in one IOMMU group, as six V100 of a public cloud are in four"""
+
+    ADDRESSES = ("0000:27:00.0", "0000:28:00.0", "0000:44:00.0")
+
+    def build(self) -> None:
+        one, other, apart = self.ADDRESSES
+        for card, group in ((one, 70), (other, 70), (apart, 71)):
+            self.host.add_gpu(
+                card,
+                *("10de", "2335"),
+                driver="vfio-pci",
+                iommu_group=group,
+                companions=(pci.AUDIO,),
+            )
+
+    def test_one_guest_at_a_time(self) -> None:
+        self.begin()
+        self.assertEqual((3, 0), self.inventory())
+        self.spawn("0000:28:00.0")
+        self.assertEqual((3, 1), self.inventory())
+        self.spawn("0000:44:00.0")
+        self.assertEqual((3, 1), self.inventory())
+        self.assertIn("GPUs 0000:27:00.0, 0000:28:00.0 are in IOMMU group 70", self.log.output)
+
+    def test_a_card_of_it_that_the_hosts_driver_has(self) -> None:
+        self.host.bind("0000:27:00.0", "nouveau")
+        self.begin()
+        self.assertIn(
+            "its IOMMU group 70 has other cards that are not bound to vfio-pci: 0000:27:00.0 "
+            "(nouveau); bind all of them at boot with nova-gpu host prepare",
+            self.log.output,
+        )
+
+    def test_a_card_that_is_not_offered(self) -> None:
+        """It may be given to other guests by Nova itself."""
+        self.begin(addresses=["0000:28:00.0", "0000:44:00.0"])
+        self.assertEqual((1, 0), self.inventory())
+        self.assertIn("has devices that are not of the card: 0000:27:00.0", self.log.output)
