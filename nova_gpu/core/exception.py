@@ -171,15 +171,19 @@ class GuestError(GPUError):
 
     def __str__(self) -> str:
         """Return the text for the operator's log."""
-        text = f"{self._begin.format(address=self.address)}{self.fact}; {self.remedy}"
+        begin = self._begin.format(address=self.address) if self.address else self._anonymous
+        text = f"{begin}{self.fact}; {self.remedy}"
         return _line(f"on {self.host}: {text}" if self.host else text)
 
     @property
     def user_text(self) -> str:
         """The text for the instance's user, without the host and the device."""
-        begin = self._begin.replace("GPU {address}", "a GPU")
         remedy = self.for_user or self.remedy
-        return _line(_PLACE.sub("a device", f"{begin}{self.reason}; {remedy}"))
+        return _line(_PLACE.sub("a device", f"{self._anonymous}{self.reason}; {remedy}"))
+
+    @property
+    def _anonymous(self) -> str:
+        return self._begin.replace("GPU {address}", "a GPU")
 
 
 class RequestMismatch(GuestError):
@@ -207,7 +211,14 @@ class GuestCannotStart(GuestError):
 
 
 class DeviceUnavailable(GuestCannotStart):
-    """A start that needs a device which is missing, faulty or another guest's."""
+    """A start that needs a device which is missing, faulty or another guest's.
+
+    Without an address the fault is the host's.
+    """
+
+
+class UnknownFailure(DeviceUnavailable):
+    """A start that failed with an error of libvirt or QEMU of which nova-gpu knows no cause."""
 
 
 # The client recognises the error by this text.

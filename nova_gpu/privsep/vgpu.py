@@ -11,10 +11,13 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import exception, model
 from nova_gpu.core.vgpu import vgpu
 from nova_gpu.host.mig import mig_layout
-from nova_gpu.host.nvidia import nvml_vgpus
+from nova_gpu.host.nvidia import nvml_vgpus, vgpu_manager
 from nova_gpu.host.pci import privileged_cards, selection
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vgpu import slots, virtual_functions
+
+# A guest's failed start waits for the journal.
+_JOURNAL_TIMEOUT_S = 5.0
 
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
@@ -51,6 +54,15 @@ def types(addresses: list[str]) -> str:
     """
     cards = [model.PciAddress.parse(address) for address in addresses]
     return nvml_vgpus.ask(cards, CONF.gpu.nvml_timeout)
+
+
+@nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
+def manager_errors(since: float) -> list[str]:
+    """Return the last errors of NVIDIA's vGPU manager since that time, in seconds of Unix.
+
+    :raises nova_gpu.host.child.Failed: if its journal cannot be read in time
+    """
+    return vgpu_manager.errors(float(since), _JOURNAL_TIMEOUT_S)
 
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]

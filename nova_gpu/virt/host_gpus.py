@@ -4,17 +4,20 @@
 from __future__ import annotations
 
 import functools
+import pathlib
 from typing import Any
 
 from nova import objects
 from nova.virt import virtapi as nova_virtapi
 from nova.virt.libvirt import host as libvirt_host
 
+from nova_gpu.conf import CONF
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import diagnostics, libvirt_version
 from nova_gpu.virt.cards import Cards
 from nova_gpu.virt.ended_moves import EndedMoves
 from nova_gpu.virt.health import monitor
+from nova_gpu.virt.health.failed_starts import FailedStarts
 from nova_gpu.virt.health.xids import Xids
 from nova_gpu.virt.inventory import stranding
 from nova_gpu.virt.inventory.assignment import Assigned
@@ -84,13 +87,15 @@ class HostGPUs:
         watch = monitor.Watch(host_discovery.roots, asks_nvml=ways.whole.shares_driver)
         tracker = Tracker(lambda: virtapi._compute.rt)
         neighbours = Neighbours(tracker, host_discovery.roots)
+        path = pathlib.Path(CONF.state_path, "gpu-failed-starts")
+        failed = FailedStarts(path, host_discovery.roots)
         self._published = published = CardInventory(
-            ledger, ways, host_discovery.joined_cards, neighbours
+            *(ledger, ways, host_discovery.joined_cards, neighbours), failed
         )
         proofs = Proofs(
             host_discovery.proofs, host_discovery.roots, host_discovery.identities, ledger
         )
-        self.vgpus = vgpus = VGPUs(host_discovery, ledger, proofs)
+        self.vgpus = vgpus = VGPUs(host_discovery, ledger, proofs, failed)
         providers = Providers(host_discovery.providers)
         self.assigned = assigned = Assigned(
             *(published, vgpus.published, providers, vgpus.keys, placement, nodename)

@@ -7,13 +7,19 @@ import contextlib
 import dataclasses
 import enum
 import re
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import libvirt
+from oslo_log import log as logging
 
-from nova_gpu.core import exception, printable
-from nova_gpu.core.model import GPU, PciAddress
+import nova_gpu.privsep
+from nova_gpu.core import boundary, exception, printable
+from nova_gpu.core.model import GPU
 from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
+from nova_gpu.virt import counters
+
+LOG = logging.getLogger(__name__)
 
 _CHECK = "nova-gpu host check, on that host, says more"
 _GONE = "repair or replace the card, or boot the host again"
@@ -23,6 +29,7 @@ _RMRR = (
     "turn off in the firmware what uses it there (HPE: shared memory features of the slot, by "
     "conrep or hpqcat), or put the card into another host"
 )
+_MANAGER = "NVIDIA's vGPU manager refuses it"
 _REMAPPING = "turn on interrupt remapping (x2APIC) in the host's firmware, and intremap=on"
 _FUNCTION = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
 _UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
@@ -33,10 +40,18 @@ _MAPPING = r"(VFIO_MAP_DMA failed|IOMMU_IOAS_MAP(_FILE)? failed|vfio_(container_
 
 
 class _Of(enum.Enum):
-    """What is at fault in a failed start: the device, its host, or the guest as requested."""
+    """What is at fault in a failed start.
+
+    ``DEVICE``: the device that the error names, else its host. ``PLACE``: what the host does with
+    that device. ``HOST``: the host, for any device and guest.
+    ``HOST_FOR_GUEST``: the host, for a guest of this size. ``HOST_MEMORY``: its free memory.
+    ``GUEST``: the guest as requested.
+    """
 
     DEVICE = enum.auto()
+    PLACE = enum.auto()
     HOST = enum.auto()
+    HOST_FOR_GUEST = enum.auto()
     HOST_MEMORY = enum.auto()
     GUEST = enum.auto()
 
@@ -50,6 +65,7 @@ class _Cause:
     :param reason: the cause in nova-gpu's words; ``{who}`` stands for the text of group ``who``
     :param remedy: what the operator can do
     :param for_user: what the instance's user can do
+    :param is_of_vgpus: whether the message has this cause only for guests with NVIDIA vGPUs
     """
 
     of: _Of
@@ -57,8 +73,31 @@ class _Cause:
     reason: str
     remedy: str
     for_user: str = "try again; if it fails again, ask the operator"
+    is_of_vgpus: bool = False
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Blame:
+    """What the error of a failed start says of the host.
+
+    ``cause`` is the same for all failures alike. ``name`` is the device of the guest that the error
+    names, ``None`` if it names none or any other device would fail, too. ``is_its_own``: whether
+    that device may be at fault itself.
+    """
+
+    cause: str
+    name: str | None
+    is_its_own: bool
+
+
+# Any other message of QEMU about a VFIO device: about containers, groups or iommufd.
+_UNKNOWN = _Cause(
+    _Of.DEVICE,
+    rf"{_OPENING}|error getting device from group|Failed to set iommu|"
+    rf"no available container|iommufd|failed to add group \d+ to KVM|vfio {_NAME}:",
+    "the host's vfio refuses it",
+    f"see the kernel's log; {_CHECK}",
+)
 # The first cause whose pattern matches counts. The messages are those of libvirt
 # (src/hypervisor/virhostdev.c, src/util/virpci.c, src/util/virprocess.c, src/qemu/qemu_hostdev.c,
 # qemu_conf.c, src/conf/domain_validate.c), of QEMU (hw/vfio, system/physmem.c,
@@ -67,19 +106,19 @@ class _Cause:
 # which QEMU quotes only the errno.
 _CAUSES: Sequence[_Cause] = (
     _Cause(
-        _Of.HOST,
+        _Of.PLACE,
         r"is in use by driver \S+, domain (?P<others>\S+)",
         "another domain has it",
         _BUSY,
     ),
     _Cause(
-        _Of.HOST,
+        _Of.PLACE,
         r"(PCI|mediated) device \S+ is in use",
         "another domain has it",
         _BUSY,
     ),
     _Cause(
-        _Of.HOST,
+        _Of.PLACE,
         r"must be manually detached from the host",
         "a driver of the host has it",
         f"bind all functions of the card to vfio-pci; {_CHECK}",
@@ -91,32 +130,59 @@ _CAUSES: Sequence[_Cause] = (
         _IOMMU,
     ),
     _Cause(
-        _Of.HOST,
+        _Of.PLACE,
         r"no iommu_group found",
         "the host's IOMMU is off or does not cover it",
         _IOMMU,
     ),
     _Cause(
-        _Of.HOST,
+        _Of.PLACE,
         r"group (?P<who>\d+) is not viable",
         "drivers of the host have other devices of its IOMMU group {who}",
         f"bind all functions of the card to vfio-pci, or put it into a slot whose ports have ACS; "
         f"{_CHECK}",
     ),
     _Cause(
-        _Of.HOST,
+        _Of.PLACE,
         r"is not assignable",
         "libvirt finds it not isolated from other devices",
         f"put it into a slot whose ports have ACS; {_CHECK}",
     ),
     _Cause(
-        _Of.HOST,
-        rf"({_OPENING}\d+|error getting device from group \d+)[^\n]*busy",
+        _Of.PLACE,
+        rf"({_OPENING}\d+|error getting device from group \d+|error bind device fd=)[^\n]*busy",
         "another process of the host has it open",
         _BUSY,
     ),
     _Cause(
         _Of.HOST,
+        rf"({_OPENING}|/dev/iommu|/dev/vfio/)[^\n]*(Permission denied|Operation not permitted)",
+        "QEMU may not open the host's /dev/vfio or /dev/iommu",
+        "see the kernel's log for AppArmor or SELinux; name these nodes in cgroup_device_acl of "
+        "libvirt's qemu.conf, and let their owner and mode admit libvirt's user",
+    ),
+    _Cause(
+        _Of.HOST,
+        rf"({_OPENING}|/dev/iommu|/dev/vfio/)[^\n]*No such (file|device)",
+        "the host has no such node in /dev/vfio, or no /dev/iommu",
+        "load the modules (modprobe vfio-pci; for iommufd, modprobe iommufd), and let udev make "
+        f"the nodes, in a container too; {_CHECK}",
+    ),
+    _Cause(
+        _Of.DEVICE,
+        r"Unable to power on device, stuck in D3|stuck in D3",
+        "it does not wake from its power state D3cold",
+        "set options vfio-pci disable_idle_d3=1, or write 0 to its d3cold_allowed in sysfs, and "
+        "boot the host again",
+    ),
+    _Cause(
+        _Of.PLACE,
+        r"\bINTx\b[^\n]*busy",
+        "a device of the host has the same interrupt line, which it cannot mask",
+        "put it into another slot, or unbind that device's driver (see /proc/interrupts)",
+    ),
+    _Cause(
+        _Of.PLACE,
         r"platform RMRR requirement|requested this device have a 1:1 IOMMU mapping|"
         r"Failed to set group container: Invalid argument|"
         r"error attach \S+ \(\d+\) to id=\d+: Invalid argument",
@@ -132,7 +198,7 @@ _CAUSES: Sequence[_Cause] = (
     ),
     # The kernel gives QEMU the same errno for both of the two causes above.
     _Cause(
-        _Of.HOST,
+        _Of.PLACE,
         r"Failed to set iommu for container: Operation not permitted",
         "the host's IOMMU refuses it: its firmware keeps memory for it (RMRR), or interrupts are "
         "not remapped",
@@ -140,7 +206,22 @@ _CAUSES: Sequence[_Cause] = (
         f"{_REMAPPING}",
     ),
     _Cause(
-        _Of.HOST,
+        _Of.HOST_FOR_GUEST,
+        rf"{_MAPPING}No space left on device",
+        "the guest's memory takes more mappings than the host's vfio allows",
+        "raise the module option dma_entry_limit of vfio_iommu_type1, or give the guest huge pages "
+        "(hw:mem_page_size)",
+        "take a flavor with huge pages or less memory, or ask the operator",
+    ),
+    _Cause(
+        _Of.HOST_FOR_GUEST,
+        r"No more available PCI slots",
+        "the guest has more devices than PCIe ports",
+        "raise [libvirt]num_pcie_ports of the host, 28 at most",
+        "attach fewer ports and volumes at its start, or ask the operator",
+    ),
+    _Cause(
+        _Of.HOST_FOR_GUEST,
         rf"{_MAPPING}Cannot allocate memory|cannot limit locked memory",
         "the guest's memory cannot be locked for it",
         "give libvirt's guests a larger limit of locked memory (LimitMEMLOCK of the service that "
@@ -171,13 +252,13 @@ _CAUSES: Sequence[_Cause] = (
         "try again later, or take a flavor with less memory",
     ),
     _Cause(
-        _Of.HOST,
+        _Of.PLACE,
         r"Device \S+ not found: could not access",
         "it is no longer on the PCI bus",
         _GONE,
     ),
     _Cause(
-        _Of.HOST,
+        _Of.PLACE,
         r"Unknown PCI header type",
         "it no longer answers on the PCI bus",
         _GONE,
@@ -190,28 +271,31 @@ _CAUSES: Sequence[_Cause] = (
         f"another there; {_CHECK}",
     ),
     _Cause(
-        _Of.HOST,
+        _Of.PLACE,
         r"Failed to (bind|detach|unbind) PCI device|Failed to load PCI driver module",
         "libvirt could not take it from the host's driver",
         f"see the kernel's log; {_CHECK}",
     ),
     # QEMU continues after some of these errors, those about the memory of devices.
     _Cause(
-        _Of.HOST,
+        _Of.HOST_FOR_GUEST,
         rf"{_MAPPING}(Invalid argument|Bad address|File exists)",
         "the host's IOMMU cannot map the guest's memory, whose addresses are wider than its own",
         "keep the guest's addresses within the IOMMU's, which nova-gpu host check names: less "
         "memory, or fewer address bits (host-phys-bits-limit)",
         "take a flavor with less memory, or ask the operator",
     ),
-    # Any other message of QEMU about a VFIO device: about containers, groups or iommufd.
+    # The kernel's part of NVIDIA's vGPU software gives QEMU only an errno (nvidia-vgpu-vfio).
     _Cause(
         _Of.DEVICE,
-        rf"{_OPENING}|error getting device from group|Failed to set iommu|"
-        rf"no available container|iommufd|failed to add group \d+ to KVM|vfio {_NAME}:",
-        "the host's vfio refuses it",
-        f"see the kernel's log; {_CHECK}",
+        r"error getting device from group \d+: (Input/output error|Connection timed out|Bad "
+        r"address)|failed to read device config space: Bad address",
+        _MANAGER,
+        "remove the reason that its journal has (journalctl -u nvidia-vgpu-mgr), and have the "
+        "service run: restart nvidia-vgpu-mgr if it does not",
+        is_of_vgpus=True,
     ),
+    _UNKNOWN,
 )
 # (pattern of the message, reason) of a failed live migration of a guest with vGPUs. The messages
 # are those of libvirt (src/qemu/qemu_migration.c) and QEMU (hw/vfio/migration.c,
@@ -249,6 +333,7 @@ _ANOTHER_MAY = re.compile(
     re.IGNORECASE,
 )
 _AT_DEFINITION = "is_at_definition"
+_NVIDIAS = "/nvidia-"  # in the slot of an NVIDIA vGPU, before the number of its type
 _PATH = re.compile(r"(?<![\w.])/[\w.+@:-]+(/[\w.+@:-]*)+")
 _LONGEST = 160
 
@@ -257,7 +342,7 @@ _LONGEST = 160
 def defining(then: Callable[[], None] | None) -> Iterator[Callable[[], None]]:
     """Mark libvirt's error if the block raises it before libvirt has defined the guest.
 
-    :func:`translated` and :func:`unusable` read the mark: such an error is about the definition.
+    :func:`translated` and :func:`blame` read the mark: such an error is about the definition.
 
     :param then: the callback that Nova makes once the guest is defined, ``None`` without one
     :returns: the callback to give to Nova in place of *then*, which it calls
@@ -286,13 +371,46 @@ def translated(instance_uuid: str, devices: Collection[GPU | Slot]) -> Iterator[
     :raises GuestCannotStart: in place of an error about one of the devices, or the host's memory
     :raises GuestUnfit: in place of libvirt's refusal of a definition that no host could accept
     """
+    began = time.time()
     try:
         yield
     except libvirt.libvirtError as error:
-        failure = translate(str(error), names(instance_uuid, devices)) or _unfit(error, devices)
+        message = str(error)
+        failure = translate(message, names(instance_uuid, devices)) or _unfit(error, devices)
         if failure is None:
+            if devices:
+                _tell_unknown(instance_uuid, message)
             raise
+        if failure.reason == _MANAGER:
+            failure.others = _of_manager(began)
         raise failure from error
+
+
+def _tell_unknown(instance_uuid: str, message: str) -> None:
+    """Count and log libvirt's error about a guest with GPUs that has no entry here."""
+    counters.failed(exception.UnknownFailure(None, message, ""))
+    LOG.warning(
+        "libvirt failed to start a guest with GPUs, with an error that nova-gpu does not know: %s. "
+        "If the GPUs are its reason, report the text to nova-gpu.",
+        printable.printable(message, printable.MOST_OF_A_LINE),
+        instance_uuid=instance_uuid,
+    )
+
+
+def _of_manager(began: float) -> str:
+    """Return the last errors in the journal of NVIDIA's vGPU manager, or why there are none.
+
+    :param began: the time when the start began
+    """
+    try:
+        with boundary.crossed():
+            lines = nova_gpu.privsep.vgpu.manager_errors(began)
+    except boundary.Failure as error:
+        return f"its journal cannot be read from here: {error}"
+    return "; ".join(lines) or (
+        "its journal has nothing since the start began, or this host's journal is not here, as in "
+        "a container: read it on the host"
+    )
 
 
 def names(instance_uuid: str, devices: Iterable[GPU | Slot]) -> dict[str, str]:
@@ -314,13 +432,11 @@ def translate(message: str, device_by_name: Mapping[str, str]) -> exception.Gues
 
     Return ``None`` if the message has no known cause, or names only devices that are not in
     *device_by_name*, such as other passthrough devices of the guest. A message that names no device
-    is taken to be about the first one.
+    is about the host.
 
     :param device_by_name: the guest's GPUs, as :func:`names` returns them
     """
-    if not device_by_name:
-        return None
-    cause, match = _cause(message)
+    cause, match = _cause(message, device_by_name)
     if cause is None or match is None:
         return None
     named = list(_named(message))
@@ -333,41 +449,52 @@ def translate(message: str, device_by_name: Mapping[str, str]) -> exception.Gues
     elif named and not about:
         return None
     else:
-        device = about[0] if about else next(iter(device_by_name.values()))
         words = match.groupdict()
-        reason = cause.reason.format(**words)
-        guest_error = exception.DeviceUnavailable(device, reason, cause.remedy, words.get("others"))
+        reason, others = cause.reason.format(**words), words.get("others")
+        kind = exception.DeviceUnavailable
+        if cause is _UNKNOWN:
+            kind, others = exception.UnknownFailure, printable.printable(message, _LONGEST)
+        guest_error = kind(next(iter(about), None), reason, cause.remedy, others)
     guest_error.for_user = cause.for_user
     return guest_error
 
 
-def unusable(error: Exception, functions: Collection[PciAddress]) -> frozenset[PciAddress]:
-    """Return the *functions* that are at fault themselves in the *error* of a guest's start.
+def blame(error: Exception, device_by_name: Mapping[str, str]) -> Blame | None:
+    """Return what the *error* of a guest's start says of the host or of one of its GPUs.
 
-    Return none if the host or the request is at fault, or if libvirt refused the definition, whose
-    message may quote the request: a user could otherwise have functions withheld.
+    Return ``None`` if it says nothing: the request or its size is at fault, or libvirt refused the
+    definition, whose message may quote the request. A user could otherwise have devices withheld.
 
-    :param functions: the addresses of the guest's virtual functions
+    :param device_by_name: the guest's GPUs, as :func:`names` returns them
     """
     if not isinstance(error, libvirt.libvirtError) or getattr(error, _AT_DEFINITION, False):
-        return frozenset()
+        return None
     message = str(error)
-    cause, _ = _cause(message)
-    if cause is None or cause.of is not _Of.DEVICE:
-        return frozenset()
-    named = frozenset(_named(message))
-    return frozenset(function for function in functions if str(function) in named)
+    cause, _ = _cause(message, device_by_name)
+    if cause is None or cause.of not in (_Of.DEVICE, _Of.PLACE, _Of.HOST):
+        return None
+    named = list(_named(message))
+    about = next((name for name in named if name in device_by_name), None)
+    if named and about is None:
+        return None
+    name = None if cause.of is _Of.HOST else about
+    return Blame(cause.reason, name, cause.of is _Of.DEVICE and name is not None)
 
 
-def _cause(message: str) -> tuple[_Cause, re.Match[str]] | tuple[None, None]:
+def _cause(
+    message: str, device_by_name: Mapping[str, str]
+) -> tuple[_Cause, re.Match[str]] | tuple[None, None]:
     """Return the first of ``_CAUSES`` whose pattern matches *message*, and the match.
 
-    Return ``None`` twice if no pattern matches. Lines with a warning are skipped: libvirt quotes
-    all of QEMU's output, with its warnings and parts of the request.
+    Return ``None`` twice if no pattern matches, or the guest has no GPUs. Lines with a warning are
+    skipped: libvirt quotes all of QEMU's output, with its warnings and parts of the request.
     """
     lines = (line for line in message.splitlines() if "warning: " not in line)
     message = printable.lines("\n".join(lines))
-    for cause in _CAUSES:
+    has_vgpus = any(_NVIDIAS in device for device in device_by_name.values())
+    for cause in _CAUSES if device_by_name else ():
+        if cause.is_of_vgpus and not has_vgpus:
+            continue
         if match := re.search(cause.pattern, message, re.IGNORECASE):
             return cause, match
     return None, None

@@ -10,6 +10,7 @@ from nova.scheduler import request_filter
 
 from nova_gpu.conf import CONF
 from nova_gpu.scheduler.request_filter import gpu_candidates_filter, gpu_request_filter
+from tests.fixtures import cdi, hosts
 from tests.functional import alone, base
 
 KEPLER = base.SECOND_SOCKET
@@ -105,3 +106,21 @@ class WithoutOurFilterTest(base.GPUServersTestBase):
         self.assertInventory(used=2)
         self.assertGPUs(self.server, self.recorded(self.server))
         self._delete_server(self.server)
+
+
+class OldFilesTest(base.GPUServersTestBase):
+    """Hosts whose CDI files are of the driver before the upgrade, and one whose guests start"""
+
+    def prepare(self, host: hosts.Host) -> None:
+        if self.hosts["host1"] is host or len(self.hosts) == 2:
+            document = cdi.nvidia(host.root / "driver", range(len(base.ALL)))
+            document["containerEdits"]["mounts"][0]["hostPath"] += ".old"
+            cdi.save(host.roots.cdi_spec_dirs[0] / "nvidia.yaml", document)
+
+    def test_that_they_cost_no_attempt(self) -> None:
+        for name in ("host1", "host2", "host3"):
+            self.start_host(name)
+        for gpus in range(1, 4):
+            self.assertGPUs(self.boot(self.gpu_flavor(1)), [base.ALL[gpus - 1]], "host3")
+        self.assertEqual({}, {**self.groups("host1"), **self.groups("host2")})
+        self.assertIn("as after every driver upgrade", self.log())

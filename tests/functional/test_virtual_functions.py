@@ -124,8 +124,8 @@ class NotTheFunctionsFaultTest(QEMUServersTestBase):
             (
                 failed.format(FIRST[1]),
                 2,
-                "the host's vfio refuses it",
-                "a GPU cannot be given: the host's vfio refuses it; try again",
+                "NVIDIA's vGPU manager refuses it",
+                "a GPU cannot be given: NVIDIA's vGPU manager refuses it; try again",
             ),
         ):
             self.qemu_says(text)

@@ -16,7 +16,7 @@ from lab.vm import cards
 from nova_gpu.cmd import this_host
 from nova_gpu.core import exception
 from nova_gpu.core.model import PciAddress
-from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.core.vgpu.vgpu import Kind, Slot
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vgpu import slots, sriov, virtual_functions
@@ -104,9 +104,10 @@ class TypedFunctionsTest(unittest.TestCase):
         path = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()), "failed")
         starts = failed_starts.FailedStarts(path, self.roots)
         for _ in range(failed_starts.MOST):
-            starts.failed(self.functions, OSError("it is of no use"))
+            function = self.functions[0]
+            starts.failed(Kind.TYPED, function, "", OSError("of no use"), is_its_own=True)
         starts.look()
-        self.assertEqual(frozenset(self.functions), starts.unavailable().keys())
+        self.assertEqual({function}, starts.unavailable().keys())
         self.enable_anew()
         self.assertEqual([str(each) for each in self.functions], host.parts(cards.DIVIDED))
         starts.look()

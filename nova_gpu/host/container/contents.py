@@ -87,24 +87,27 @@ def contents(
     )
 
 
-def obstacle(gpu: model.GPU, roots: host_roots.Roots, owner_uid: int = 0) -> str | None:
-    """Return why no guest can start with the driver's files for a card, which CDI files name.
+def obstacle(
+    device: model.GPU | Slot, roots: host_roots.Roots, driver: str | None, owner_uid: int = 0
+) -> str | None:
+    """Return why no guest can start with the driver's files for *device*, which CDI files name.
 
-    Return ``None`` if they are there, or no CDI file describes the card.
+    Return ``None`` if they are there, or no CDI file describes the card or MIG instance.
+
+    :param driver: the driver of the card
     """
-    own = tuple(filter(nodes.is_required, nodes.own_nodes(gpu, roots)))
     read = cdi.find(roots.cdi_spec_dirs, owner_uid)
-    device = cdi.describing(own, read.devices)
+    address, own, described = _match(device, read, roots)
     try:
-        if device is None:
-            _refuse_ignored(gpu.address, own, read)
+        if described is None:
+            _refuse_ignored(address, own, read)
             return None
-        for mount in device.edits.mounts:
-            _status(gpu.address, device, mount)
+        for mount in described.edits.mounts:
+            _status(address, described, mount)
     except exception.DeviceUnavailable as error:
         others = f" ({error.others})" if error.others else ""
         return f"{error.reason}{others}; {error.remedy}"
-    return _of_another_driver(device, roots) if gpu.driver == "nvidia" else None
+    return _of_another_driver(described, roots) if driver == "nvidia" else None
 
 
 def _of_another_driver(device: cdi.Device, roots: host_roots.Roots) -> str | None:
@@ -172,18 +175,8 @@ def _described(
     if not gpus and not slots:
         return
     read = cdi.find(roots.cdi_spec_dirs, owner_uid)
-    devices = read.devices
-    matches = []
-    for gpu in gpus:
-        own = tuple(filter(nodes.is_required, nodes.own_nodes(gpu, roots)))
-        matches.append((gpu.address, own, cdi.describing(own, devices)))
-    for slot in slots:
-        # The CDI device of the MIG instance; without one, that of its card, whose driver files are
-        # the same.
-        node, *caps = nodes.instance_nodes(slot, roots)
-        device = cdi.describing(caps[-1:], devices) or cdi.describing([node], devices)
-        matches.append((slot.parent, (node, *caps[-1:]), device))
-    for address, own, device in matches:
+    grants: list[model.GPU | Slot] = [*gpus, *slots]
+    for address, own, device in [_match(grant, read, roots) for grant in grants]:
         if device is None:
             _refuse_ignored(address, own, read)
             continue
@@ -205,6 +198,21 @@ def _described(
                 "path": unfit[0].path,
             },
         )
+
+
+def _match(
+    grant: model.GPU | Slot, read: cdi.Specifications, roots: host_roots.Roots
+) -> tuple[model.PciAddress, Sequence[str], cdi.Device | None]:
+    """Return the address of a card, the nodes that tell *grant*, and the CDI device for it."""
+    if isinstance(grant, model.GPU):
+        own = tuple(filter(nodes.is_required, nodes.own_nodes(grant, roots)))
+        return grant.address, own, cdi.describing(own, read.devices)
+    own = nodes.instance_nodes(grant, roots)
+    card, last = own[:1], own[1:][-1:]
+    # The CDI device of the MIG instance; without one, that of its card, whose driver files are the
+    # same.
+    device = cdi.describing(last, read.devices) or cdi.describing(card, read.devices)
+    return grant.parent, (*card, *last), device
 
 
 def _refuse_ignored(

@@ -106,9 +106,17 @@ class ContainerNodes(Delivery):
             )
         if reason := kfd.obstacle(card.address, self._roots):
             return reason
+        # Each MIG instance is judged alone.
+        return None if functions else self._without_files(card, card)
+
+    def part_obstacle(self, card: GPU, slot: Slot) -> str | None:
+        return self._without_files(card, slot)
+
+    def _without_files(self, card: GPU, grant: Grant) -> str | None:
         # What reads CDI files takes a while to import.
-        has_files = any(sysfs.names(str(folder)) for folder in self._roots.cdi_spec_dirs)
-        return service.contents.obstacle(card, self._roots) if has_files else None
+        if not any(sysfs.names(str(folder)) for folder in self._roots.cdi_spec_dirs):
+            return None
+        return service.contents.obstacle(grant, self._roots, card.driver)
 
     def unsupported(self, operation: Operation, *, has_gpus: bool = True) -> str | None:
         if has_gpus and operation is Operation.LIVE_MIGRATION:

@@ -79,6 +79,13 @@ class Delivery(abc.ABC):
         """
         return None
 
+    def part_obstacle(self, card: GPU, slot: Slot) -> str | None:
+        """Return why guests cannot get the MIG instance at *slot* of *card*, with the remedy.
+
+        Return ``None`` if they can.
+        """
+        return None
+
     def unsupported(self, operation: Operation, *, has_gpus: bool = True) -> str | None:
         """Return why Nova refuses the operation, as a text for the guest's user, else ``None``.
 

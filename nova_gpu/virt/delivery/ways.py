@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from nova_gpu.conf import CONF
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
+from nova_gpu.core.vgpu import vgpu_capacity
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Slot
 from nova_gpu.host.mig import mig_layout
 from nova_gpu.host.pci import selection
@@ -179,3 +180,12 @@ class Ways:
             return next(filter(None, reasons), None)
         except (OSError, ValueError) as error:
             return passthrough.unread(error)
+
+    def part_obstacles(self, gpu: GPU, card: DividedCard) -> dict[Slot, str]:
+        """Return why guests cannot get MIG instances of *card*, and the remedy, by slot.
+
+        :param gpu: the card that *card* is the division of
+        """
+        slots = vgpu_capacity.all_instances(card)
+        reasons = {slot: self.whole.part_obstacle(gpu, slot) for slot in slots}
+        return {slot: reason for slot, reason in reasons.items() if reason}

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Virtual functions with which several guests in a row failed to start.
+"""Devices with which guests fail to start: the host's fault, or that of a virtual function.
+
+Failures of different devices with one cause are the host's, unless a start succeeds in between. For
+example nvidia-vgpu-mgr may be down, and every function fails then.
 
 If a QEMU process is killed while it starts with an NVIDIA vGPU, the vGPU's function may be
 unusable from then on: each later start with it fails, and sysfs does not show why (kernel/hypeman,
@@ -9,10 +12,13 @@ card.
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import os
 import pathlib
 import threading
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Collection, Iterable, Mapping
 
 from oslo_log import log as logging
 
@@ -20,6 +26,7 @@ from nova_gpu.core import exception
 from nova_gpu.core.availability import Reasons, Source, Unavailable
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import PciAddress
+from nova_gpu.core.vgpu.vgpu import Kind
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import files
@@ -39,6 +46,51 @@ _NOT_UNDERSTOOD = (
     exception.InvalidPciAddress,
 )
 
+# Failures of different devices are alike within this time, and a host that is closed for their kind
+# gets one start in it.
+TOGETHER_S = 600.0
+_CLOSED = Unavailable(
+    "guests with different devices of its kind failed to start for the same reason",
+    "see nova-compute's log for the reason; one start is tried in each ten minutes, and one that "
+    "succeeds ends this",
+    Source.STARTS,
+)
+_NOUNS: Mapping[Kind | None, str] = {
+    None: "GPUs",
+    Kind.MEDIATED: "vGPUs that are mediated devices",
+    Kind.TYPED: "virtual functions with vGPU types",
+    Kind.PLAIN: "virtual functions",
+    Kind.INSTANCE: "MIG instances",
+}
+
+
+_FAILING = Unavailable(
+    f"{MOST} guests in a row failed to start with it",
+    "see nova-compute's log for the reason; it is tried again after ten minutes",
+    Source.STARTS,
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Failures:
+    """The starts in a row that failed with one device.
+
+    ``first`` and ``last`` are the times of the first and the last one with this ``cause``.
+    ``is_own``: whether another device of the kind has started since, so that this one is at fault.
+    """
+
+    cause: str
+    times: int
+    first: float
+    last: float
+    is_own: bool = False
+
+    def is_alike(self, other: _Failures) -> bool:
+        apart = max(self.first, other.first) - min(self.last, other.last)
+        are_own = self.is_own or other.is_own
+        return self.cause == other.cause and apart <= TOGETHER_S and not are_own
+
+
 # By function: the inode number of its folder in sysfs, and the number of failed starts. Until the
 # host boots, a folder never gets the number of an earlier one (__kernfs_new_node in the kernel's
 # fs/kernfs/dir.c), so a function that was disabled and enabled has a new number.
@@ -46,12 +98,20 @@ _Counts = Mapping[PciAddress, tuple[int, int]]
 
 
 class FailedStarts:
-    """The number of guests in a row that failed to start with each virtual function.
+    """The starts of guests that failed, by device, and what follows for new instances.
 
-    After ``MOST`` of them new instances do not get the function. Threads may share the object. The
-    numbers are in one file in the state path, valid for the present boot of the host::
+    Two devices of one kind that fail alike close the host for that kind: new instances get none of
+    it, but for one start in ``TOGETHER_S``. A start that succeeds opens the host.
+
+    A device with ``MOST`` failures in a row is not given for ``TOGETHER_S``, so that another one is
+    tried. If that starts, the first one is at fault: a virtual function is not given until it is
+    enabled anew, any other device after each further failure not for ``TOGETHER_S``. The numbers of
+    functions are in one file in the state path, valid for the present boot of the host; all else is
+    in memory::
 
         {"boot_id": "...", "functions": [["0000:3b:00.4", 48211, 3], ...]}
+
+    Threads may share the object.
 
     :param path: the file, which need not exist yet
     """
@@ -60,6 +120,8 @@ class FailedStarts:
         self._path, self._roots = path, roots
         self._lock = threading.Lock()
         self._counts: _Counts = {}
+        self._failures: dict[Kind | None, dict[str, _Failures]] = {}
+        self._let_through: dict[Kind | None, float] = {}
         self._is_read = False
         self._set({})
         if unavailable := self.unavailable():
@@ -69,45 +131,145 @@ class FailedStarts:
                 *(", ".join(sorted(map(str, unavailable))), MOST),
             )
 
-    def failed(self, functions: Iterable[PciAddress], why: Exception) -> None:
-        """Count a failed start of a guest with *functions*; log those that are withheld from now.
+    def failed(
+        self,
+        kind: Kind | None,
+        device: PciAddress | str,
+        cause: str,
+        error: Exception,
+        *,
+        is_its_own: bool = False,
+    ) -> None:
+        """Note that a guest failed to start with a device; log what new instances do not get now.
 
-        :param why: the error of the start
+        :param kind: the kind of the device, ``None`` for a whole card
+        :param device: the card or function; if any other one would fail, too, or the device is
+            made for the guest, the uuid of the instance
+        :param cause: a text that is the same for all failures alike
+        :param is_its_own: whether it is a virtual function that may be at fault itself
         """
         with self._lock:
-            counts = dict(self._counts)
-            for function in functions:
-                if (folder := self._folder(function)) is None:
-                    continue
-                before, times = counts.get(function, (folder, 0))
-                counts[function] = (folder, times + 1 if before == folder else 1)
-                if counts[function] == (folder, MOST):
+            now, was_closed = time.monotonic(), self._is_closed(kind)
+            failures = self._failures.setdefault(kind, {})
+            name = str(device)
+            before = failures.get(name)
+            if before is None or before.cause != cause:
+                before = _Failures(cause, before.times if before else 0, now, now)
+            failures[name] = dataclasses.replace(before, times=before.times + 1, last=now)
+            if self._is_closed(kind):
+                counts = self._counts.items()
+                self._set({item: count for item, count in counts if str(item) not in failures})
+                if not was_closed:
                     LOG.error(
-                        "New instances do not get virtual function %(function)s: %(times)d guests "
-                        "in a row failed to start with it, the last one with: %(why)s. If other "
-                        "functions of its card start, disable the card's functions and enable them "
-                        "again while no guest has one (/usr/lib/nvidia/sriov-manage -d, then -e, "
-                        "with the card's address).",
-                        {"function": function, "times": MOST, "why": why},
+                        "New instances do not get %s of this host: guests failed to start with "
+                        "different ones within %d minutes, the last one with: %s. One start is "
+                        "tried in each %d minutes, until one succeeds.",
+                        *(_NOUNS[kind], TOGETHER_S / 60, error, TOGETHER_S / 60),
                     )
-            self._set(counts)
+            elif isinstance(device, str):
+                return
+            elif is_its_own:
+                self._count(device, error)
+            elif failures[name].times == MOST:
+                LOG.error(
+                    "%d starts in a row failed with %s, the last one with: %s. New instances do "
+                    "not get it for %d minutes.",
+                    *(MOST, device, error, TOGETHER_S / 60),
+                )
 
-    def started(self, functions: Iterable[PciAddress]) -> None:
-        """Forget the failures of *functions*, with which a guest has started."""
-        over = frozenset(functions)
+    def _count(self, function: PciAddress, error: Exception) -> None:
+        if (folder := self._folder(function)) is None:
+            return
+        before, times = self._counts.get(function, (folder, 0))
+        count = folder, times + 1 if before == folder else 1
+        if count == (folder, MOST):
+            LOG.error(
+                "New instances do not get virtual function %(function)s: %(times)d guests in a row "
+                "failed to start with it, the last one with: %(error)s. If other functions of its "
+                "card start, disable the card's functions and enable them again while no guest has "
+                "one (/usr/lib/nvidia/sriov-manage -d, then -e, with the card's address).",
+                {"function": function, "times": MOST, "error": error},
+            )
+        self._set({**self._counts, function: count})
+
+    def begins(self, kind: Kind | None) -> bool:
+        """Note that a guest begins to start with a device; return whether the host is closed.
+
+        A closed host gets no other start for ``TOGETHER_S``.
+        """
         with self._lock:
+            if is_closed := self._is_closed(kind):
+                self._let_through[kind] = time.monotonic()
+            return is_closed
+
+    def started(self, kind: Kind | None, devices: Iterable[PciAddress] = ()) -> None:
+        """Forget the failures of the host and of *devices*, with which a guest has started."""
+        over = frozenset(devices)
+        names = set(map(str, over))
+        with self._lock:
+            if self._is_closed(kind):
+                LOG.info("New instances get %s of this host again: a guest started", _NOUNS[kind])
+                self._failures.pop(kind)
+                self._let_through.pop(kind, None)
+            own = self._failures.get(kind, {}).items()
+            self._failures[kind] = {
+                name: dataclasses.replace(item, is_own=True)
+                for name, item in own
+                if item.times >= MOST and name not in names
+            }
             self._set({item: count for item, count in self._counts.items() if item not in over})
 
     def unavailable(self) -> dict[Device, Reasons]:
-        """Return the functions that new instances do not get, with the reasons."""
+        """Return the functions that new instances do not get for failures of their own."""
         with self._lock:
-            return {a: (_FAILED,) for a, (_, times) in self._counts.items() if times >= MOST}
+            return {
+                function: (_FAILED,)
+                for function, (_, times) in self._counts.items()
+                if times >= MOST and not self._is_over(function)
+            }
+
+    def _is_over(self, function: PciAddress) -> bool:
+        """Return whether the failures of *function* are old and no other one has started since."""
+        failures = self._failures.get(Kind.TYPED, {}).get(str(function))
+        return failures is not None and not failures.is_own and _is_old(failures)
+
+    def failing(
+        self, kind: Kind | None, devices: Collection[PciAddress]
+    ) -> dict[PciAddress, Reasons]:
+        """Return the cards or functions among *devices* with which guests fail, and the reasons.
+
+        On a host that is closed for the kind these are all. While one start is due, one is left
+        out: another one for each ``TOGETHER_S`` in which none starts, those that did not fail
+        first.
+
+        :param devices: the ones of the kind that a new instance could get otherwise
+        """
+        with self._lock:
+            failures = self._failures.get(kind, {})
+            if not self._is_closed(kind):
+                return {
+                    dev: (_FAILING,)
+                    for dev in devices
+                    if (item := failures.get(str(dev))) and item.times >= MOST and not _is_old(item)
+                }
+            times = {dev: failures[str(dev)].last for dev in devices if str(dev) in failures}
+            last = max(item.last for item in failures.values())
+            since = time.monotonic() - max(last, self._let_through.get(kind, last))
+            turn, order = since // TOGETHER_S, sorted(devices, key=lambda d: (times.get(d, 0.0), d))
+            due = order[(int(turn) - 1) % len(order)] if turn and order else None
+            return {dev: (_CLOSED,) for dev in devices if dev != due}
+
+    def _is_closed(self, kind: Kind | None) -> bool:
+        pairs = itertools.combinations(self._failures.get(kind, {}).values(), 2)
+        return any(one.is_alike(other) for one, other in pairs)
 
     def look(self) -> None:
         """Forget the failures of functions that are gone or were disabled and enabled."""
         with self._lock:
-            counts = self._counts.items()
-            self._set({item: count for item, count in counts if count[0] == self._folder(item)})
+            over = {f for f, count in self._counts.items() if count[0] != self._folder(f)}
+            for function in over:
+                self._failures.get(Kind.TYPED, {}).pop(str(function), None)
+            self._set({item: count for item, count in self._counts.items() if item not in over})
 
     def _folder(self, function: PciAddress) -> int | None:
         """Return the inode number of the function's folder in sysfs, ``None`` without a folder."""
@@ -150,3 +312,7 @@ class FailedStarts:
                 "nova-compute ends: %s",
                 error,
             )
+
+
+def _is_old(failures: _Failures) -> bool:
+    return time.monotonic() - failures.last >= TOGETHER_S

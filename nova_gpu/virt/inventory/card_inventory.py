@@ -21,12 +21,13 @@ from nova_gpu.core.topology import choose, topology
 from nova_gpu.virt import sets
 from nova_gpu.virt.delivery import guest_address_space
 from nova_gpu.virt.delivery.ways import Ways
+from nova_gpu.virt.health.failed_starts import FailedStarts
 from nova_gpu.virt.inventory import card_groups, provider_tree
 from nova_gpu.virt.inventory.joined_cards import JoinedCards
 from nova_gpu.virt.inventory.neighbours import Neighbours
 from nova_gpu.virt.inventory.pool import Claimant
 from nova_gpu.virt.inventory.published import Holding, Published
-from nova_gpu.virt.usage.ledger import Ledger, Owner
+from nova_gpu.virt.usage.ledger import Ledger, Owner, State
 
 
 class CardInventory(Published[GPUGroup, PciAddress]):
@@ -37,7 +38,12 @@ class CardInventory(Published[GPUGroup, PciAddress]):
     _parse = staticmethod(PciAddress.parse)
 
     def __init__(
-        self, ledger: Ledger, ways: Ways, joined_cards: JoinedCards, neighbours: Neighbours
+        self,
+        ledger: Ledger,
+        ways: Ways,
+        joined_cards: JoinedCards,
+        neighbours: Neighbours,
+        failed_starts: FailedStarts,
     ) -> None:
         super().__init__(ledger)
         self._ways = ways
@@ -45,6 +51,7 @@ class CardInventory(Published[GPUGroup, PciAddress]):
         self._host_hooks = ways.host_hooks
         self._joined_cards = joined_cards
         self._neighbours = neighbours
+        self._failed_starts = failed_starts
         self._lock = threading.Lock()
         self._groups: card_groups.CardGroups = {}
         # By group, the most cards that one guest can have. It is computed in each period, because a
@@ -83,8 +90,18 @@ class CardInventory(Published[GPUGroup, PciAddress]):
 
     def _unavailable_cards(self, group: GPUGroup) -> frozenset[PciAddress]:
         """Return the cards of *group* that new instances cannot get now, in use or not."""
-        unbound = self._host_hooks.unavailable().keys() & group.gpus.keys()
-        return frozenset(address for address, own in group.unavailable.items() if own) | unbound
+        others = self._host_hooks.unavailable().keys() | self._failing()
+        own = frozenset(address for address, own in group.unavailable.items() if own)
+        return own | (others & group.gpus.keys())
+
+    def _failing(self) -> Collection[PciAddress]:
+        """Return the cards that new instances do not get because guests fail to start with them."""
+        fit = {
+            a for group in self._groups.values() for a in group.gpus if not group.unavailable.get(a)
+        }
+        return self._failed_starts.failing(
+            None, fit - self._ledger.now.devices(State.IN_USE)
+        ).keys()
 
     def begin_look(self) -> None:
         """Prepare for an inspection of the host, which ends with :meth:`take_in`.

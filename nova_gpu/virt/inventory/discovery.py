@@ -255,7 +255,14 @@ def sorted_out(
                 others[address] = reason
             else:
                 types = frozenset(sets.withheld(ways.sets, gpus[address], part))
-                cards[address] = SharedCard(gpus[address], part, unavailable_types=types)
+                unavailable = ways.part_obstacles(gpus[address], part)
+                for text in unavailable.values():
+                    _report(address, text)
+                withheld: dict[device.Device, Reasons] = {
+                    slot: (Unavailable(text, "", Source.HOST),)
+                    for slot, text in unavailable.items()
+                }
+                cards[address] = SharedCard(gpus[address], part, withheld, types)
         elif unfit and (whole := selected(card)):
             others[address] = unfit[min(whole.types)]
         elif card.has_instances:
@@ -267,6 +274,13 @@ def sorted_out(
             others[address] = (
                 "it has vGPUs of types that [gpu]vgpu_types does not name; remove those, or name "
                 "their type"
+            )
+        elif not card.types and any(p.kind is Kind.TYPED for p in card.parents.values()):
+            # The removal of the functions would undo the first step of who prepares it for vGPUs.
+            how = products.how_to_remove_functions(gpus[address].product.vendor_id, address)
+            others[address] = (
+                "its driver lists no vGPU type for its virtual functions; in MIG mode make GPU "
+                f"instances (nvidia-smi mig -cgi ... -C), or to have it given whole, {how}"
             )
     for address in gpus.keys() - cards.keys() - others.keys():
         if reason := ways.undivided(gpus[address]) or _novas_to_divide(address, gpus):

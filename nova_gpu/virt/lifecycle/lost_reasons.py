@@ -27,6 +27,7 @@ LOG = logging.getLogger(__name__)
 _DROPPED = "Exhausted all hosts available for retrying build failures"
 # If several hosts failed, any of them may write the fault first.
 _FAULT = "Exceeded maximum number of retries. One host's reason: %s"
+_INTERNAL = 500
 _LONGEST = 255  # length of the database's column
 
 
@@ -35,7 +36,8 @@ class LostReasons:
 
     def __init__(self) -> None:
         self._compute_host = CONF.host
-        self._reasons: dict[str, str] = {}
+        # With the text for the operator
+        self._reasons: dict[str, tuple[str, str]] = {}
 
     @contextlib.contextmanager
     def noting(self, instance_uuid: str) -> Iterator[None]:
@@ -43,16 +45,17 @@ class LostReasons:
         try:
             yield
         except nova_exception.ComputeResourcesUnavailable as error:
-            self._reasons[instance_uuid] = error.format_message()
+            operators = str(error.__cause__ or error)
+            self._reasons[instance_uuid] = error.format_message(), operators
             raise
 
     def write(self) -> None:
         """Add the reason to the fault of each instance that no host started; raise nothing."""
         context = nova_context.get_admin_context()
-        for uuid, reason in tuple(self._reasons.items()):
+        for uuid, reasons in tuple(self._reasons.items()):
             try:
                 with boundary.crossed():
-                    if _is_settled(context, uuid, reason, self._compute_host):
+                    if _is_settled(context, uuid, reasons, self._compute_host):
                         self._reasons.pop(uuid, None)
             except boundary.Failure as error:
                 LOG.warning(
@@ -63,11 +66,14 @@ class LostReasons:
                 )
 
 
-def _is_settled(context: nova_context.RequestContext, uuid: str, reason: str, host: str) -> bool:
-    """Add *reason* to the instance's fault if needed; return ``False`` while it has a task.
+def _is_settled(
+    context: nova_context.RequestContext, uuid: str, reasons: tuple[str, str], host: str
+) -> bool:
+    """Add *reasons* to the instance's fault if needed; return ``False`` while it has a task.
 
     It is needed if the instance is in ERROR because Nova ran out of hosts: that fault lacks the
-    reason, and another fault, of *host*, is added. Return ``True`` also if the instance is deleted.
+    reason, and another fault, of *host*, is added. Its details, which administrators see, begin
+    with the operator's reason. Return ``True`` also if the instance is deleted.
     """
     try:
         instance = objects.Instance.get_by_uuid(context, uuid)
@@ -77,12 +83,14 @@ def _is_settled(context: nova_context.RequestContext, uuid: str, reason: str, ho
         return False
     fault = objects.InstanceFault.get_latest_for_instance(context, uuid)
     if instance.vm_state == vm_states.ERROR and fault and _DROPPED in fault.message:
+        # Nova shows the details of faults with other codes to users, too.
+        operators = f"{reasons[1]}\n\n" if fault.code == _INTERNAL else ""
         objects.InstanceFault(
             context,
             instance_uuid=uuid,
             host=host,
             code=fault.code,
-            message=nova_utils.safe_truncate(_FAULT % reason, _LONGEST),
-            details=fault.details,
+            message=nova_utils.safe_truncate(_FAULT % reasons[0], _LONGEST),
+            details=f"{operators}{fault.details}",
         ).create()
     return True

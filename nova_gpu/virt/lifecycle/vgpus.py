@@ -12,7 +12,6 @@ import errno
 import functools
 import itertools
 import os
-import pathlib
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -21,21 +20,20 @@ from concurrent import futures
 import futurist
 from oslo_log import log as logging
 
-from nova_gpu.conf import CONF
-from nova_gpu.core import boundary, device, exception
-from nova_gpu.core.availability import Source
+from nova_gpu.core import availability, boundary, device, exception
+from nova_gpu.core.availability import Reasons, Source
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, GroupKey, PciAddress, Product
-from nova_gpu.core.vgpu.vgpu import DividedCard, Slot
+from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Slot
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.host.pci import selection
 from nova_gpu.virt import libvirt_errors, threads
-from nova_gpu.virt.delivery.delivery import Delivery
+from nova_gpu.virt.delivery.delivery import Delivery, Grant
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
 from nova_gpu.virt.health import failed_starts
 from nova_gpu.virt.inventory import discovery, vgpu_cards, vgpu_inventory
 from nova_gpu.virt.lifecycle import cleaning, proofs
-from nova_gpu.virt.usage.ledger import Ledger
+from nova_gpu.virt.usage.ledger import Ledger, State
 
 LOG = logging.getLogger(__name__)
 
@@ -43,6 +41,7 @@ LOG = logging.getLogger(__name__)
 Clean = Callable[[Delivery, Slot], None]
 # The error text of a host without memory (ENOMEM), which is no failure of the function
 _NO_MEMORY = os.strerror(errno.ENOMEM)
+_REFUSED = "its driver refuses it a vGPU type"  # the cause of failures that are alike
 # The longest time between two attempts: by default an hour
 _MOST_PERIODS = 60
 
@@ -50,7 +49,13 @@ _MOST_PERIODS = 60
 class VGPUs:
     """The vGPUs of one host: divides its cards, and makes, cleans and removes their vGPUs."""
 
-    def __init__(self, host: discovery.Discovery, ledger: Ledger, known: proofs.Proofs) -> None:
+    def __init__(
+        self,
+        host: discovery.Discovery,
+        ledger: Ledger,
+        known: proofs.Proofs,
+        failed: failed_starts.FailedStarts,
+    ) -> None:
         """Store the arguments, and read nova-gpu's records of made vGPUs."""
         self._proofs = known
         self._discovery = host
@@ -62,8 +67,7 @@ class VGPUs:
         self.published = vgpu_inventory.VGPUInventory(
             self.cards, self._made, ledger, host.ways.sets
         )
-        path = pathlib.Path(CONF.state_path, "gpu-failed-starts")
-        self._failed = failed_starts.FailedStarts(path, self._roots)
+        self._failed = failed
         # The instance of a vGPU that an earlier service made may be gone by now.
         ledger.was_used(self._made.instances())
 
@@ -165,8 +169,10 @@ class VGPUs:
                 self._made.add(slot, instance_uuid, self.cards.names(slot))
                 self.way(slot).prepare(slot, instance_uuid)
             except exception.DeviceUnavailable as error:
-                if _NO_MEMORY not in str(error):
-                    self._count(self._may_wedge([slot]), error)
+                if _NO_MEMORY not in str(error) and self.way(slot).may_wedge:
+                    kind = self._kind(slot)
+                    self._failed.failed(kind, slot.parent, _REFUSED, error, is_its_own=True)
+                    self._reserve_failed()
                 raise
             except OSError as error:
                 raise exception.DeviceUnavailable(
@@ -178,33 +184,44 @@ class VGPUs:
                 self.cards.read_again(slot)
 
     @contextlib.contextmanager
-    def start(self, devices: Iterable[Device]) -> Iterator[None]:
-        """Wrap the start of a guest; count its failures against the vGPU's PCI function.
+    def start(self, instance_uuid: str, grants: Collection[Grant]) -> Iterator[None]:
+        """Wrap the start of a guest with *grants*; note its failure against what is at fault.
 
-        After several in a row the function is not offered to new instances. Failures of guests with
-        several vGPUs do not count, because the function at fault is unknown, and the guest may just
-        have too many.
-
-        :param devices: the guest's devices, of which whole cards are ignored
+        That is the device which the error names, else the host. Failures of guests with several
+        virtual functions that get a type do not count, because they may just have too many.
         """
-        functions = self._may_wedge(device.slots(devices))
+        kinds = {self._kind(grant) for grant in grants}
+        if any([self._failed.begins(kind) for kind in kinds]):
+            self._reserve_failed()
         try:
             yield
         except Exception as error:  # a start ends with any error of Nova's
-            if len(functions) == 1:
-                self._count(libvirt_errors.unusable(error, functions), error)
+            self._blame(instance_uuid, grants, error)
             raise
-        if functions:
-            self._failed.started(functions)
+        for kind in kinds:
+            own = [grant for grant in grants if self._kind(grant) is kind]
+            self._failed.started(kind, (_address(grant) for grant in own))
+        if kinds:
             self._reserve_failed()
 
-    def _may_wedge(self, slots: Iterable[Slot]) -> frozenset[PciAddress]:
-        return frozenset(slot.parent for slot in slots if self.way(slot).may_wedge)
+    def _blame(self, instance_uuid: str, grants: Collection[Grant], error: Exception) -> None:
+        names = [(grant, libvirt_errors.names(instance_uuid, [grant])) for grant in grants]
+        blame = libvirt_errors.blame(error, libvirt_errors.names(instance_uuid, grants))
+        if blame is None:
+            return
+        named = (grant for grant, own in names if blame.name in own)
+        grant = next(named, next(iter(grants)))
+        wedges = not isinstance(grant, GPU) and self.way(grant).may_wedge
+        if wedges and len(grants) > 1:
+            return
+        is_of_start = blame.name is None or self._kind(grant) is Kind.MEDIATED
+        name = instance_uuid if is_of_start else _address(grant)
+        is_its_own = wedges and blame.is_its_own
+        self._failed.failed(self._kind(grant), name, blame.cause, error, is_its_own=is_its_own)
+        self._reserve_failed()
 
-    def _count(self, functions: frozenset[PciAddress], error: Exception) -> None:
-        if functions:
-            self._failed.failed(functions, error)
-            self._reserve_failed()
+    def _kind(self, grant: Grant) -> Kind | None:
+        return None if isinstance(grant, GPU) else self.cards.look.kind(grant)
 
     def keep_failed(self) -> None:
         """Offer functions again that failed starts have withheld, once they were enabled anew.
@@ -215,7 +232,18 @@ class VGPUs:
         self._reserve_failed()
 
     def _reserve_failed(self) -> None:
-        self.cards.reserve_parts(Source.STARTS, self._failed.unavailable())
+        by_kind: dict[Kind, list[PciAddress]] = {}
+        taken = {device.function(dev) for dev in self._ledger.now.devices(State.IN_USE)}
+        for card in self.cards.look.cards.values():
+            for function, parent in card.card.parents.items():
+                is_free = function not in taken or parent.kind is Kind.MEDIATED
+                if is_free and all(reason.source is Source.STARTS for reason in card.reasons):
+                    by_kind.setdefault(parent.kind, []).append(function)
+        failing: dict[Device, Reasons] = {}
+        for kind, functions in by_kind.items():
+            failing.update(self._failed.failing(kind, functions).items())
+        unavailable = availability.merge(self._failed.unavailable(), failing)
+        self.cards.reserve_parts(Source.STARTS, unavailable)
 
     def make_again(self) -> None:
         """Make the vGPUs of this host's instances again, after a host boot has removed them.
@@ -351,6 +379,10 @@ class VGPUs:
                 slot,
             )
         return is_another
+
+
+def _address(grant: Grant) -> PciAddress:
+    return grant.address if isinstance(grant, GPU) else grant.parent
 
 
 class Retries:

@@ -3,6 +3,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import pathlib
+import re
+import tempfile
 import unittest
 from typing import ClassVar
 
@@ -11,7 +14,7 @@ from oslo_utils.fixture import uuidsentinel as uuids
 
 from nova_gpu.core import exception
 from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
-from nova_gpu.virt import libvirt_errors
+from nova_gpu.virt import counters, libvirt_errors
 from tests.fixtures import cards
 
 FIRST = dataclasses.replace(cards.card("0000:01:00.0"), companions=cards.addresses("0000:01:00.1"))
@@ -180,6 +183,53 @@ SAID = (
     ),
 )
 
+# Public reports of failed starts: the text, the card it is about, the reason.
+REPORTED = (
+    # kata-containers/kata-containers#11708, mroboff/vm-curator#60
+    (
+        "vfio 0000:02:00.0: vfio: Unable to power on device, stuck in D3",
+        SECOND,
+        "power state D3cold",
+    ),
+    ("vfio: Unable to power on device, stuck in D3", None, "power state D3cold"),
+    # kata-containers/kata-containers#11721, NVIDIA/nvtrust#46
+    ("VFIO_MAP_DMA failed: No space left on device", None, "more mappings than the host's vfio"),
+    (
+        "vfio 0000:02:00.0: memory listener initialization failed: Region pc.ram: "
+        "vfio_container_dma_map(0x1, 0x0, 0xa0000, 0x2) = -28 (No space left on device)",
+        SECOND,
+        "more mappings than the host's vfio",
+    ),
+    ("internal error: No more available PCI slots", None, "more devices than PCIe ports"),
+    (
+        "vfio 0000:02:00.0: failed to open /dev/vfio/80: Permission denied",
+        SECOND,
+        "QEMU may not open the host's /dev/vfio",
+    ),
+    ("Could not open '/dev/vfio/vfio': No such file or directory", None, "no such node in"),
+    (
+        "vfio 0000:01:00.0: failed to open /dev/vfio/vfio: No such file or directory",
+        FIRST,
+        "no such node in /dev/vfio",
+    ),
+    (
+        "vfio 0000:02:00.0: Failed to set up TRIGGER eventfd signaling for interrupt INTX-0: "
+        "VFIO_DEVICE_SET_IRQS failure: Device or resource busy",
+        SECOND,
+        "the same interrupt line",
+    ),
+    (
+        "vfio 0000:02:00.0: Failed to setup INTx fd: Device or resource busy",
+        SECOND,
+        "the same interrupt line",
+    ),
+    (
+        "vfio 0000:02:00.0: error bind device fd=24 to iommufd=23: Device or resource busy",
+        SECOND,
+        "another process of the host has it open",
+    ),
+)
+
 # About no card, or none of ours.
 OTHER = (
     "Cannot access storage file '/var/lib/nova/disk': No such file or directory",
@@ -220,15 +270,38 @@ RAMFB = ("unsupported configuration: Only one vgpu device can have 'ramfb' enabl
 
 class TranslateTest(unittest.TestCase):
     def test_said_of_a_card(self) -> None:
-        for message, card, reason in SAID:
+        """A text that names no card is about none, even if the guest has no other one."""
+        for message, card, reason in (*SAID, *REPORTED):
             with self.subTest(message=message):
                 found = libvirt_errors.translate(message, NAMES)
                 assert isinstance(found, exception.DeviceUnavailable)
-                self.assertEqual(str(card.address), found.address)
+                named = str(card.address) if card and "0000:" in message else None
+                self.assertEqual(named, found.address)
+                self.assertIn(f"GPU {named} cannot" if named else "a GPU cannot", str(found))
                 self.assertIn(reason, found.reason)
                 self.assertIn(found.remedy, str(found))
                 self.assertNotIn(found.remedy, found.user_text)
                 self.assertIn("ask the operator", found.user_text)
+                is_known = "the host's vfio refuses it" not in reason
+                self.assertIsNot(is_known, isinstance(found, exception.UnknownFailure))
+
+    def test_said_by_nvidias_manager(self) -> None:
+        names = libvirt_errors.names(uuids.instance, (MDEV, VF))
+        uuid = device_uuid(uuids.instance, MDEV)
+        for failure in (
+            "error getting device from group 5: Input/output error",
+            "error getting device from group 5: Connection timed out",
+            "failed to read device config space: Bad address",
+        ):
+            found = libvirt_errors.translate(f"vfio {uuid}: {failure}", names)
+            assert found is not None
+            self.assertIn("NVIDIA's vGPU manager refuses it", found.reason)
+            self.assertIn("NVIDIA's vGPU manager", found.user_text)
+            found = libvirt_errors.translate(f"vfio 0000:01:00.0: {failure}", NAMES)
+            assert found is not None
+            self.assertIn("the host's vfio refuses it", found.reason, "a whole card")
+            self.assertIn(failure, str(found))
+            self.assertNotIn(failure, found.user_text)
 
     def test_said_of_parts(self) -> None:
         names = libvirt_errors.names(uuids.instance, (MDEV, VF))
@@ -283,6 +356,25 @@ class TranslatedTest(unittest.TestCase):
             raise said
         self.assertIs(said, caught.exception.__cause__)
 
+    def test_what_is_not_known_is_told_apart(self) -> None:
+        folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        counters.begin(folder)
+        self.addCleanup(setattr, counters, "_folder", None)
+        with (
+            self.assertRaises(libvirt.libvirtError),
+            self.assertLogs("nova_gpu.virt.libvirt_errors") as logs,
+            libvirt_errors.translated(uuids.instance, CARDS),
+        ):
+            raise libvirt.libvirtError(f"{OTHER[3]}\nand more")
+        self.assertIn(f"nova-gpu does not know: {OTHER[3]} and more. If the", logs.output[0])
+        self.assertEqual({"UnknownFailure": 1}, counters.read(folder).failures)
+        with (
+            self.assertRaises(exception.UnknownFailure) as caught,
+            libvirt_errors.translated(uuids.instance, CARDS),
+        ):
+            raise libvirt.libvirtError("vfio 0000:02:00.0: something\nnew")
+        self.assertIn("0000:02:00.0: something new", str(caught.exception))
+
     def test_what_is_not_translated_passes(self) -> None:
         for error in (libvirt.libvirtError(OTHER[0]), ValueError(SAID[0][0])):
             with (
@@ -332,42 +424,52 @@ class DefiningTest(unittest.TestCase):
         self.assertIsInstance(error, libvirt.libvirtError)
 
 
-class UnusableTest(unittest.TestCase):
-    FUNCTIONS = cards.addresses("0000:3b:00.4", "0000:3b:00.5")
+class BlameTest(unittest.TestCase):
+    NAMES: ClassVar[dict[str, str]] = dict.fromkeys(("0000:3b:00.4", "0000:3b:00.5"), "a function")
     TEXT = "vfio 0000:3b:00.4: error getting device from group 60: Input/output error"
+    OWN = libvirt_errors.Blame("the host's vfio refuses it", "0000:3b:00.4", True)
 
-    def unusable(self, text: str, *, is_defined: bool = True) -> list[str]:
+    def blame(self, text: str, *, is_defined: bool = True) -> libvirt_errors.Blame | None:
         error = libvirt.libvirtError(text)
         with contextlib.suppress(libvirt.libvirtError), libvirt_errors.defining(None) as defined:
             if is_defined:
                 defined()
             raise error
-        return sorted(map(str, libvirt_errors.unusable(error, self.FUNCTIONS)))
+        return libvirt_errors.blame(error, self.NAMES)
 
     def test_names_the_function(self) -> None:
-        self.assertEqual(["0000:3b:00.4"], self.unusable(self.TEXT))
+        self.assertEqual(self.OWN, self.blame(self.TEXT))
 
     def test_names_none_or_another(self) -> None:
-        self.assertEqual([], self.unusable("failed to open /dev/vfio/60: Input/output error"))
-        self.assertEqual([], self.unusable(self.TEXT.replace("3b", "3c")))
-        self.assertEqual([], self.unusable(f"qemu: warning: {self.TEXT}"))
-        self.assertEqual([], self.unusable("IDE controllers are unsupported"))
+        found = self.blame("failed to open /dev/vfio/60: Input/output error")
+        self.assertEqual(dataclasses.replace(self.OWN, name=None, is_its_own=False), found)
+        self.assertIsNone(self.blame(self.TEXT.replace("3b", "3c")))
+        self.assertIsNone(self.blame(f"qemu: warning: {self.TEXT}"))
+        self.assertIsNone(self.blame("IDE controllers are unsupported"))
 
     def test_definition_that_quotes_the_request(self) -> None:
         """As a machine type, which an image may call whatever it likes."""
         text = f"unsupported configuration: no machine type '{self.TEXT}'"
-        self.assertEqual([], self.unusable(text, is_defined=False))
+        self.assertIsNone(self.blame(text, is_defined=False))
 
     def test_host_and_request(self) -> None:
-        for message, _, reason in SAID:
-            if reason != "the host's vfio refuses it" and reason != "could not be reset":
-                text = message.replace("0000:02:00.0", "0000:3b:00.4")
-                self.assertEqual([], self.unusable(text), text)
+        own = ("the host's vfio refuses it", "could not be reset", "power state D3cold")
+        of_host = ("QEMU may not", "no such node", "does not remap")
+        of_guest = ("memory cannot be", "whose addresses are", "more mappings", "more devices than")
+        for message, _, reason in (*SAID, *REPORTED):
+            text = re.sub("0000:0[12]:00.[01]", "0000:3b:00.4", message)
+            with self.subTest(text):
+                blame = self.blame(text)
+                if reason.startswith(of_guest):
+                    self.assertIsNone(blame)
+                    continue
+                assert blame is not None
+                named = "3b:00.4" in text and not reason.startswith(of_host)
+                self.assertEqual("0000:3b:00.4" if named else None, blame.name)
+                self.assertIs(reason in own and blame.name is not None, blame.is_its_own)
         for message, _ in (*ELSEWHERE, RAMFB):
-            self.assertEqual([], self.unusable(f"vfio 0000:3b:00.4: {message}"), message)
-        self.assertEqual(
-            frozenset(), libvirt_errors.unusable(ValueError(self.TEXT), self.FUNCTIONS)
-        )
+            self.assertIsNone(self.blame(f"vfio 0000:3b:00.4: {message}"), message)
+        self.assertIsNone(libvirt_errors.blame(ValueError(self.TEXT), self.NAMES))
 
 
 # Of QEMU 8.2 and libvirt 10.0, by their sources

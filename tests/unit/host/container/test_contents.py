@@ -325,27 +325,29 @@ class TestFiles(CDITestCase):
         told = error.user_text
         self.assertIn("CDI file with the driver's files for it cannot be used", told)
         self.assertNotIn("/var/run/cdi", told)
-        self.assertIn(reason, contents.obstacle(card(ONE), self.host.roots, owner_uid) or "")
+        self.assertIn(
+            reason, contents.obstacle(card(ONE), self.host.roots, "nvidia", owner_uid) or ""
+        )
 
     def test_a_specification_older_than_the_driver(self) -> None:
         (self.driver / f"usr/lib/x86_64-linux-gnu/libcuda.so.{fake.VERSION}").unlink()
         error = self.assertRaises(exception.DeviceUnavailable, self.given, ONE)
         self.assertIn(f"libcuda.so.{fake.VERSION}", str(error))
         self.assertIn("nvidia.yaml", str(error))
-        reason = contents.obstacle(card(ONE), self.host.roots, UID) or ""
+        reason = contents.obstacle(card(ONE), self.host.roots, "nvidia", UID) or ""
         self.assertIn(f"libcuda.so.{fake.VERSION}: No such file", reason)
         self.assertIn("write that file again", reason)
 
     def test_libraries_of_another_driver_than_the_one_that_is_loaded(self) -> None:
         """The packages were upgraded, and the host was not booted."""
         self.assertTrue(self.given(ONE).mounts)
-        self.assertIsNone(contents.obstacle(card(ONE), self.host.roots, UID))
+        self.assertIsNone(contents.obstacle(card(ONE), self.host.roots, "nvidia", UID))
         folder = self.host.roots.proc / "driver/nvidia"
         folder.mkdir(parents=True, exist_ok=True)
         line = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Tue Jan  7\n"
         for version, said in ((fake.VERSION, None), ("999.1", "and the kernel has loaded 999.1")):
             (folder / "version").write_text(line.format(version))
-            reason = contents.obstacle(card(ONE), self.host.roots, UID)
+            reason = contents.obstacle(card(ONE), self.host.roots, "nvidia", UID)
             self.assertIn(said or "None", str(reason))
 
 
@@ -435,3 +437,23 @@ class TestInstances(ContentsTestCase):
         own = {"/dev/nvidia0", *self.caps(0, 10), *NVIDIA_SHARED}
         self.assertEqual(own, set(given.nodes))
         self.assertIn(("LD_LIBRARY_PATH", libraries.TARGET), given.env)
+
+    def obstacles(self) -> dict[int, str | None]:
+        """By the slot's number, of one card's instances"""
+        slots = {number: Slot.parse(f"{ONE}/1g.18gb/{number}") for number in (900, 1000)}
+        roots = self.host.roots
+        return {n: contents.obstacle(slot, roots, "nvidia", UID) for n, slot in slots.items()}
+
+    def test_files_that_one_of_them_lacks(self) -> None:
+        self.described(("0:0", 0, 9), ("0:1", 0, 10))
+        self.assertEqual({900: None, 1000: None}, self.obstacles())
+        gone = {"hostPath": str(self.driver / "gone"), "containerPath": "/usr/bin/gone"}
+        self.document["devices"][0]["containerEdits"]["mounts"] = [gone]
+        fake.save(self.host.roots.cdi_spec_dirs[1] / "nvidia.yaml", self.document)
+        found = self.obstacles()
+        self.assertIn("gone: No such file", found.pop(900) or "")
+        self.assertEqual({1000: None}, found)
+        self.document["cdiVersion"] = "2.0.0"
+        fake.save(self.host.roots.cdi_spec_dirs[1] / "nvidia.yaml", self.document)
+        for reason in self.obstacles().values():
+            self.assertIn("newer major version", reason or "")

@@ -7,6 +7,7 @@ import os
 import uuid
 
 from nova_gpu.core.model import DeliveryMode, GroupKey
+from nova_gpu.core.vgpu import vgpu
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host.nvidia import kernel_log
 from nova_gpu.host.state import files, former_drivers, proofs, quarantine
@@ -88,8 +89,14 @@ class FilesTest(FailingCallsTestCase):
                 lambda at: xids.FaultyInstances(at / "w").of_boot(BOOT),
             ),
             "failed starts": Kind(
-                lambda at: failed_starts.FailedStarts(at / "s", roots).failed([ONE], OSError()),
-                (lambda at: failed_starts.FailedStarts(at / "s", roots).failed([TWO], OSError()),),
+                lambda at: failed_starts.FailedStarts(at / "s", roots).failed(
+                    vgpu.Kind.TYPED, ONE, "", OSError(), is_its_own=True
+                ),
+                (
+                    lambda at: failed_starts.FailedStarts(at / "s", roots).failed(
+                        vgpu.Kind.TYPED, TWO, "", OSError(), is_its_own=True
+                    ),
+                ),
                 lambda at: set(failed_starts.FailedStarts(at / "s", roots)._counts),
                 set(),  # each may be tried again
             ),

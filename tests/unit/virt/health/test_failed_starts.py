@@ -2,18 +2,24 @@
 from __future__ import annotations
 
 import pathlib
+import types
 
 import fixtures
 from oslotest import base
 
+from nova_gpu.core.availability import Source
+from nova_gpu.core.model import PciAddress
+from nova_gpu.core.vgpu.vgpu import Kind
 from nova_gpu.virt.health import failed_starts
 from tests.fixtures import cards, hosts, kernel
 
 ONE, TWO = cards.addresses("0000:3b:00.4", "0000:3b:00.5")
+TYPED = Kind.TYPED
+TEN_MINUTES_S = 600.0
 WHY = RuntimeError("vfio 0000:3b:00.4: error getting device from group 7")
 
 
-class FailedStartsTest(base.BaseTestCase):
+class FailedStartsTestCase(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.log = self.useFixture(fixtures.FakeLogger())
@@ -30,7 +36,7 @@ class FailedStartsTest(base.BaseTestCase):
 
     def fail(self, times: int) -> None:
         for _ in range(times):
-            self.starts.failed([ONE], WHY)
+            self.starts.failed(TYPED, ONE, "EIO", WHY, is_its_own=True)
 
     def device(self) -> pathlib.Path:
         return (self.host.roots.sysfs / "bus/pci/devices" / str(ONE)).resolve()
@@ -41,6 +47,8 @@ class FailedStartsTest(base.BaseTestCase):
         device.rename(device.with_name("old"))
         device.mkdir()
 
+
+class OfFunctionTest(FailedStartsTestCase):
     def test_several_in_a_row(self) -> None:
         self.fail(2)
         self.assertEqual(frozenset(), self.starts.unavailable().keys())
@@ -58,7 +66,7 @@ class FailedStartsTest(base.BaseTestCase):
 
     def test_one_that_starts_between(self) -> None:
         self.fail(2)
-        self.starts.started([ONE, TWO])
+        self.starts.started(TYPED, [ONE, TWO])
         self.fail(2)
         self.assertEqual(frozenset(), self.starts.unavailable().keys())
 
@@ -69,7 +77,7 @@ class FailedStartsTest(base.BaseTestCase):
             self.starts = self.again()
         self.assertEqual({ONE}, self.starts.unavailable().keys())
         self.assertIn(f"New instances do not get virtual functions {ONE}: before", self.log.output)
-        self.starts.started([ONE])
+        self.starts.started(TYPED, [ONE])
         self.assertEqual(frozenset(), self.again().unavailable().keys())
 
     def test_over_when_it_was_enabled_anew(self) -> None:
@@ -109,3 +117,101 @@ class FailedStartsTest(base.BaseTestCase):
         self.fail(3)
         self.assertEqual({ONE}, self.starts.unavailable().keys())
         self.assertIn("are withheld until nova-compute ends", self.log.output)
+
+
+class OfHostTest(FailedStartsTestCase):
+    """Failures of several devices"""
+
+    DEVICES = cards.addresses(*(f"0000:3b:00.{number}" for number in range(4, 8)))
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.now = 1000.0
+        clock = types.SimpleNamespace(monotonic=lambda: self.now)
+        self.useFixture(fixtures.MonkeyPatch("nova_gpu.virt.health.failed_starts.time", clock))
+
+    def fail_with(self, *devices: PciAddress, cause: str = "EIO") -> None:
+        for device in devices:
+            self.starts.failed(TYPED, device, cause, WHY, is_its_own=True)
+
+    def given(self) -> set[PciAddress]:
+        closed = self.starts.failing(TYPED, self.DEVICES)
+        for reasons in closed.values():
+            self.assertEqual([Source.STARTS], [reason.source for reason in reasons])
+        return set(self.DEVICES) - closed.keys()
+
+    def test_two_alike_close_the_host_and_are_not_at_fault(self) -> None:
+        self.fail_with(ONE, ONE, ONE)
+        self.assertEqual({ONE}, self.starts.unavailable().keys())
+        self.assertEqual(set(self.DEVICES) - {ONE}, self.given())
+        self.now += TEN_MINUTES_S - 1
+        self.fail_with(TWO)
+        self.assertEqual((set(), set()), (set(self.starts.unavailable()), self.given()))
+        self.assertEqual({}, self.starts.failing(None, self.DEVICES), "of another kind")
+        self.assertEqual(1, self.log.output.count("get virtual functions with vGPU types of this"))
+        self.assertEqual(set(), set(self.again().unavailable()))
+
+    def test_one_start_in_ten_minutes_until_one_succeeds(self) -> None:
+        self.fail_with(ONE, TWO)
+        tried = []
+        for _ in range(5):
+            self.now += TEN_MINUTES_S - 1
+            self.assertEqual(set(), self.given())
+            self.now += 1
+            (device,) = self.given()
+            self.starts.begins(TYPED)
+            self.assertEqual(set(), self.given(), "another one beside it")
+            self.fail_with(device)
+            tried.append(device)
+        self.assertEqual([*self.DEVICES[2:], ONE, TWO, self.DEVICES[2]], tried)
+        self.now += TEN_MINUTES_S
+        self.starts.started(TYPED, [ONE])
+        self.assertEqual((set(self.DEVICES), set()), (self.given(), set(self.starts.unavailable())))
+
+    def test_one_that_no_start_takes_gives_way(self) -> None:
+        self.fail_with(ONE, TWO)
+        self.now += TEN_MINUTES_S
+        self.assertEqual({self.DEVICES[2]}, self.given())
+        self.now += TEN_MINUTES_S
+        self.assertEqual({self.DEVICES[3]}, self.given())
+
+    def test_what_closes_no_host(self) -> None:
+        self.fail_with(*[ONE] * 9)
+        self.assertEqual(set(self.DEVICES) - {ONE}, self.given(), "one device")
+        self.fail_with(TWO, cause="EBUSY")
+        self.assertEqual(set(self.DEVICES) - {ONE}, self.given(), "another cause")
+        self.now += TEN_MINUTES_S + 1
+        self.fail_with(self.DEVICES[2])
+        self.assertEqual(set(self.DEVICES), self.given(), "long after")
+        self.starts.started(TYPED, [self.DEVICES[3]])
+        self.fail_with(TWO)
+        self.assertEqual(set(self.DEVICES), self.given(), "one started in between")
+
+    def test_a_function_stays_out_only_if_another_one_started(self) -> None:
+        self.fail(3)
+        self.now += TEN_MINUTES_S
+        self.assertEqual({}, self.starts.unavailable())
+        self.fail(1)
+        self.assertEqual({ONE}, self.starts.unavailable().keys())
+        self.starts.started(TYPED, [TWO])
+        self.now += TEN_MINUTES_S
+        self.assertEqual({ONE}, self.starts.unavailable().keys())
+
+    def test_another_device_is_tried_again_after_ten_minutes(self) -> None:
+        """As a whole card: nothing shows that it was repaired."""
+        for _ in range(failed_starts.MOST):
+            self.assertEqual({}, self.starts.failing(None, self.DEVICES))
+            self.starts.failed(None, ONE, "it could not be reset", WHY)
+        self.assertEqual({ONE}, self.starts.failing(None, self.DEVICES).keys())
+        self.assertIn(f"3 starts in a row failed with {ONE}", self.log.output)
+        self.starts.started(None, [TWO])
+        self.assertEqual({ONE}, self.starts.failing(None, self.DEVICES).keys())
+        self.starts.failed(None, TWO, "it could not be reset", WHY)
+        self.assertEqual({ONE}, self.starts.failing(None, self.DEVICES).keys(), "it is its own")
+        self.now += TEN_MINUTES_S
+        self.assertEqual({}, self.starts.failing(None, self.DEVICES))
+        self.starts.failed(None, ONE, "it could not be reset", WHY)
+        self.assertEqual({ONE}, self.starts.failing(None, self.DEVICES).keys())
+        self.now += TEN_MINUTES_S
+        self.starts.started(None, [ONE])
+        self.assertEqual({}, self.starts.failing(None, self.DEVICES))

@@ -14,6 +14,7 @@ from nova_gpu.conf import CONF
 from nova_gpu.core.model import DeliveryMode, GroupKey
 from nova_gpu.virt import sets
 from nova_gpu.virt.delivery import guest_address_space, ways
+from nova_gpu.virt.health import failed_starts
 from nova_gpu.virt.inventory import card_inventory, joined_cards, neighbours, tracker
 from nova_gpu.virt.usage import ledger
 from nova_gpu.virt.usage.records import Records
@@ -41,7 +42,9 @@ class StockTest(HostTestCase):
         links = joined_cards.JoinedCards(sets.NoSets(), roots, serves=True)
         self.tracker = resource_tracker.ResourceTracker("host", mock.Mock(), mock.Mock())
         beside = neighbours.Neighbours(tracker.Tracker(lambda: self.tracker), roots)
-        self.published = card_inventory.CardInventory(self.ledger, own, links, beside)
+        self.published = card_inventory.CardInventory(
+            *(self.ledger, own, links, beside), failed_starts.FailedStarts(self.root / "f", roots)
+        )
         self.tree = self.tracker.provider_tree = provider_tree.ProviderTree()
         self.tree.new_root(NODE, uuidutils.generate_uuid())
 

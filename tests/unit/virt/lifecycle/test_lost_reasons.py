@@ -47,7 +47,17 @@ class LostReasonsTest(base.BaseTestCase):
         self.assertEqual((2, 1), (len(self.faults), self.read.call_count))
         self.assertIn("retries. One host's reason: Insufficient compute", new.message)
         self.assertIn("it is busy", new.message)
-        self.assertEqual((255, 500, "all"), (len(new.message), new.code, new.details))
+        self.assertEqual((255, 500), (len(new.message), new.code))
+
+    def test_what_operators_read(self) -> None:
+        for code, details in ((500, "GPU 0000:3b:00.0 is busy: domain x\n\nall"), (400, "all")):
+            self.faults = [objects.InstanceFault(message=_EXHAUSTED, code=code, details="all")]
+            error = nova_exception.ComputeResourcesUnavailable(reason="it is busy")
+            error.__cause__ = RuntimeError("GPU 0000:3b:00.0 is busy: domain x")
+            self.fails(error)
+            self.lost.write()
+            self.assertEqual(details, self.faults[-1].details)
+            self.assertNotIn("domain x", self.faults[-1].message)
 
     def test_as_long_as_other_hosts_are_tried(self) -> None:
         self.instance.task_state = task_states.SCHEDULING

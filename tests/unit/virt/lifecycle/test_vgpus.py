@@ -105,8 +105,13 @@ class FailedStartsTest(VGPUsTestCase):
         card = self.vgpus.cards.look.cards[PciAddress.parse(PROFILED)]
         return {str(slot.parent) for slot in card.free_slots("nvidia-1155", (), ())}
 
-    def fail(self, *slots: Slot, text: str = "vfio {}: error getting device from group 6") -> None:
-        with self.assertRaises(libvirt.libvirtError), self.vgpus.start(slots):
+    def fail(
+        self,
+        *slots: Slot,
+        text: str = "vfio {}: error getting device from group 6",
+        uuid: str = MINE,
+    ) -> None:
+        with self.assertRaises(libvirt.libvirtError), self.vgpus.start(uuid, slots):
             raise libvirt.libvirtError(text.format(slots[0].parent))
 
     def test_function_that_fails_again_and_again(self) -> None:
@@ -114,7 +119,7 @@ class FailedStartsTest(VGPUsTestCase):
         slot = Slot.parse(f"{first}/nvidia-1155/0")
         for _ in range(failed_starts.MOST - 1):
             self.fail(slot)
-        with self.vgpus.start([slot]):
+        with self.vgpus.start(MINE, [slot]):
             pass  # counts anew
         self.fail(slot)
         self.assertEqual({first, second}, self.offered())
@@ -144,7 +149,44 @@ class FailedStartsTest(VGPUsTestCase):
                     self.assertRaises(exception.DeviceUnavailable, self.vgpus.make, MINE, [slot])
         self.assertEqual({second}, self.offered())
 
-    def test_mediated_devices_are_not_counted(self) -> None:
+    def test_two_functions_alike(self) -> None:
+        first, second = (Slot.parse(f"{each}/nvidia-1155/0") for each in self.functions)
+        for _ in range(failed_starts.MOST):
+            self.fail(first)
+        self.fail(second)
+        for _ in range(2):
+            self.assertEqual(set(), self.offered())
+            self.vgpus.keep_failed()
+        self.assertNotEqual([], self.free(), "of another kind")
+        with self.vgpus.start(OTHERS, [second]):
+            pass
+        self.assertEqual(set(self.functions), self.offered())
+
+    def free(self) -> list[Slot]:
+        return list(self.vgpus.cards.look.cards[ONE.parent].free_slots("nvidia-63", (), ()))
+
+    def test_mediated_devices_of_two_guests(self) -> None:
+        """Each guest's is another device; no card is at fault."""
         for _ in range(failed_starts.MOST):
             self.fail(ONE)
         self.assertNotIn("New instances do not get", self.log.output)
+        self.assertNotEqual([], self.free())
+        self.fail(ONE, uuid=OTHERS)
+        for _ in range(2):
+            self.assertEqual([], self.free())
+            self.vgpus.keep_failed()
+        self.assertEqual(set(self.functions), self.offered(), "of another kind")
+        with self.vgpus.start(MINE, [TWO]):
+            pass
+        self.assertNotEqual([], self.free())
+
+    def test_whole_cards(self) -> None:
+        (card,) = self.compute.gpus.assigned.whole.cards()
+        text, offered = "vfio {}: failed to open /dev/vfio/9: Permission denied", {card.address}
+        for uuid, left in ((MINE, offered), (OTHERS, set[PciAddress]())):
+            with self.assertRaises(libvirt.libvirtError), self.vgpus.start(uuid, [card]):
+                raise libvirt.libvirtError(text.format(card.address))
+            self.assertEqual(left, self.compute.gpus.assigned.whole.free())
+        with self.vgpus.start(MINE, [card]):
+            pass
+        self.assertEqual(offered, self.compute.gpus.assigned.whole.free())

@@ -1,0 +1,462 @@
+# SPDX-License-Identifier: Apache-2.0
+"""No remedy is the cause: each is carried out in the state in which it is given.
+
+Each state of a host is made on a generated tree, and nova-gpu's own text read. What the text
+advises is then done there, each alternative alone: it must be possible, change the state and not
+lead back to the same text.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import pathlib
+import re
+import shutil
+import tempfile
+import unittest
+from collections.abc import Callable, Iterator
+from unittest import mock
+
+from oslo_config import fixture as config_fixture
+
+from nova_gpu.conf import CONF
+from nova_gpu.core import availability, exception, health_verdict
+from nova_gpu.core.model import MIGInstance, PciAddress
+from nova_gpu.host.nvidia import nvml
+from nova_gpu.host.vgpu import virtual_functions
+from nova_gpu.virt.inventory import discovery
+from tests.fixtures import (
+    cdi,
+    consoles,
+    hosts,
+    nodes,
+    pci,
+    processors,
+    reasons,
+    sriov_kernel,
+    vgpu,
+)
+
+CARD, OTHER = "0000:3b:00.0", "0000:af:00.0"
+_ADDRESS = PciAddress.parse(CARD)
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """A generated host and the options of nova-gpu there"""
+
+    host: hosts.Host
+    config: Callable[..., None]
+
+    def text(self) -> str | None:
+        """Why the card is not given to guests; ``None`` if it is, or nova-gpu has no part in it."""
+        looked = discovery.Discovery(libvirt_version=lambda: 10000000)
+        cards = {gpu.address: gpu for gpu in looked.find()}
+        if _ADDRESS not in cards:
+            return None
+        parts, others = looked.in_parts(cards.values())
+        if _ADDRESS in parts:
+            return None
+        return availability.text(others.get(_ADDRESS) or looked.of_card(cards[_ADDRESS]))
+
+    def add(self, product: str = "25b6", vendor: str = "10de", **attributes: object) -> None:
+        self.host.add_gpu(CARD, vendor, product, **attributes)  # type: ignore[arg-type]
+
+    def move(self) -> None:
+        """Into another slot, which has the same address here"""
+        self.host.remove(CARD)
+        self.add(driver="vfio-pci")
+
+    def write(self, path: str, text: str) -> None:
+        (self.host.roots.cdi_spec_dirs[0] / path).write_text(text)
+
+    def describe(self, **document: object) -> None:
+        """As the vendor's tool writes a CDI file"""
+        made = cdi.nvidia(self.host.root / "driver", [0])
+        cdi.save(self.host.roots.cdi_spec_dirs[0] / "nvidia.json", {**made, **document})
+
+    def add_functions(self, types: object = None) -> None:
+        self.add("26b9", totalvfs=4)
+        for function in vgpu.add_functions(self.host, CARD, 4):
+            vgpu.set_profiles(self.host, function, types or {})  # type: ignore[arg-type]
+            self.host.bind(function, "nvidia")
+            self.host.register_with_vfio(function)
+
+
+State = Callable[[Machine], None]
+
+
+# The states. Their names begin with the hosts' virt_type.
+
+
+def kvm_without_iommu(on: Machine) -> None:
+    on.add(driver="vfio-pci")
+    (on.host.path(CARD) / "iommu_group").unlink()
+
+
+def kvm_with_a_stranger(on: Machine) -> None:
+    on.add(driver="vfio-pci", iommu_group=99)
+    on.host.add_device(OTHER, "8086", "10d3", class_code=0x020000, iommu_group=99)
+
+
+def kvm_with_another_card_in_its_group(on: Machine) -> None:
+    on.add(driver="vfio-pci", iommu_group=99)
+    on.host.add_gpu(OTHER, "10de", "25b6", iommu_group=99)
+
+
+def kvm_with_memory_of_the_firmware(on: Machine) -> None:
+    on.add(driver="vfio-pci")
+    on.host.reserve(CARD, "direct")
+
+
+def kvm_with_the_boot_display(on: Machine) -> None:
+    on.add(class_code=pci.VGA, boot_vga=True)
+
+
+def kvm_with_the_console(on: Machine) -> None:
+    on.add()
+    consoles.add_framebuffer(on.host.path(CARD), on.host.roots.sysfs, 0)
+    consoles.add_terminals(on.host.roots.sysfs, framebuffer=True)
+
+
+def kvm_with_the_firmwares_framebuffer(on: Machine) -> None:
+    on.add()
+    on.host.show_firmware(CARD)
+
+
+def kvm_with_too_little_room(on: Machine) -> None:
+    on.add(driver="vfio-pci", mapped_mib=32 << 10)
+    on.config(group="gpu", guest_mmio_gib=32)
+
+
+def kvm_with_a_device_spec(on: Machine) -> None:
+    on.add(driver="vfio-pci")
+    on.config(group="pci", device_spec=[json.dumps({"vendor_id": "10de"})])
+
+
+def kvm_not_divided_as_said(on: Machine) -> None:
+    on.add(driver="vfio-pci", totalvfs=4)
+    on.config(group="gpu", virtual_functions=[f"{CARD}=4"])
+
+
+def kvm_with_functions_without_types(on: Machine) -> None:
+    on.add_functions()
+
+
+def kvm_with_vgpus_of_others_types(on: Machine) -> None:
+    vgpu.add_p4(on.host, CARD)
+    on.config(group="gpu", vgpu_types=["others"])
+    vgpu.make(on.host, CARD, "nvidia-63")
+
+
+def kvm_with_functions_of_no_use(on: Machine) -> None:
+    on.add("2335", totalvfs=2)
+    vgpu.add_functions(on.host, CARD, 2)
+
+
+def kvm_with_a_mediated_device(on: Machine) -> None:
+    on.add(driver="vfio-pci")
+    (on.host.path(CARD) / "mdev_supported_types/nvidia-35/devices/one").mkdir(parents=True)
+
+
+def kvm_in_no_iommu_mode(on: Machine) -> None:
+    on.add(driver="vfio-pci")
+    (on.host.path(CARD) / "iommu_group/name").write_text("vfio-noiommu\n")
+
+
+def kvm_on_a_host_without_iommu(on: Machine) -> None:
+    kvm_without_iommu(on)
+    shutil.rmtree(on.host.roots.sysfs / "kernel/iommu_groups")
+
+
+def kvm_in_a_processor(on: Machine) -> None:
+    on.add("1638", "1002", driver="vfio-pci", iommu_group=99)
+    on.host.add_device(f"{CARD[:-1]}2", "1022", "15df", class_code=0x108000, iommu_group=99)
+
+
+def kvm_with_too_few_address_bits(on: Machine) -> None:
+    on.add(driver="vfio-pci", mapped_mib=256 << 10)
+    show_processor(on, processors.Processor("GenuineIntel", 36))
+
+
+def kvm_divided_by_nova(on: Machine) -> None:
+    vgpu.add_p4(on.host, CARD)
+    on.config(group="devices", enabled_mdev_types=["nvidia-63"])
+
+
+def lxc_without_maps(on: Machine) -> None:
+    on.add()
+    on.config(group="libvirt", uid_maps=[], gid_maps=[])
+
+
+def lxc_with_mig_types_that_no_option_names(on: Machine) -> None:
+    on.add("2335", mig=[(9, 0)])
+    on.config(group="gpu", nvml=True, vgpu_types=["none"])
+
+
+def lxc_without_driver(on: Machine) -> None:
+    on.add(driver=None)
+
+
+def lxc_with_vfio(on: Machine) -> None:
+    on.add(driver="vfio-pci")
+
+
+def lxc_with_the_boot_display(on: Machine) -> None:
+    on.add(class_code=pci.VGA, boot_vga=True)
+
+
+def lxc_with_old_files(on: Machine) -> None:
+    on.add()
+    on.describe()
+    (on.host.root / f"driver{cdi.LIBDIR}/libcuda.so.{cdi.VERSION}").unlink()
+
+
+def lxc_with_an_ignored_file(on: Machine) -> None:
+    on.add()
+    on.describe(cdiVersion="2.0.0")
+
+
+def lxc_with_libraries_of_another_driver(on: Machine) -> None:
+    on.add()
+    on.describe()
+    load_driver(on, "999.1")
+
+
+STATES: dict[str, State] = {
+    name: state for name, state in globals().items() if re.match("kvm_|lxc_", name)
+}
+
+
+# What operators do
+
+
+def show_processor(on: Machine, processor: processors.Processor) -> None:
+    (on.host.roots.proc / "cpuinfo").unlink(missing_ok=True)
+    processors.write(on.host.roots.proc, processor)
+
+
+def turn_mig_off(on: Machine) -> None:
+    on.host.set_mig(CARD, [])
+
+
+def load_driver(on: Machine, version: str) -> None:
+    line = f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {version}  Tue Jan  7\n"
+    folder = on.host.roots.proc / "driver/nvidia"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "version").write_text(line)
+
+
+def turn_on_iommu(on: Machine) -> None:
+    on.host.remove(CARD)
+    on.add(driver="vfio-pci")
+
+
+def free_framebuffer(on: Machine) -> None:
+    (on.host.roots.proc / "iomem").write_text("00000000-00000000 : System RAM\n")
+
+
+def show_elsewhere(on: Machine) -> None:
+    free_framebuffer(on)
+    on.host.remove(CARD)
+    on.add()
+    graphics = on.host.roots.sysfs / "class/graphics/fb0"
+    graphics.unlink(missing_ok=True)
+
+
+def make_gpu_instances(on: Machine) -> None:
+    for link in on.host.path(CARD).glob("virtfn*"):
+        vgpu.set_profiles(on.host, link.resolve().name, vgpu.L40S)
+
+
+def remove_vgpus(on: Machine) -> None:
+    for device in (on.host.roots.sysfs / "bus/mdev/devices").iterdir():
+        folder = device.resolve()
+        device.unlink()
+        for link in on.host.path(CARD).glob(f"mdev_supported_types/*/devices/{folder.name}"):
+            link.unlink()
+
+
+def name_the_card(on: Machine) -> None:
+    on.config(group="gpu", addresses=[CARD])
+
+
+def name_and_prepare(on: Machine) -> None:
+    name_the_card(on)
+    on.host.bind(CARD, "vfio-pci")
+
+
+def load_vendors_driver(on: Machine) -> None:
+    on.host.remove(CARD)
+    on.add()
+
+
+def write_files_again(on: Machine) -> None:
+    on.describe()
+    load_driver(on, cdi.VERSION)  # of which they are then written
+
+
+def remove_files(on: Machine) -> None:
+    (on.host.roots.cdi_spec_dirs[0] / "nvidia.json").unlink()
+
+
+# By the words of the advice. One that says several things to do together has one action.
+REMEDIES: dict[str, Callable[[Machine], None]] = {
+    "turn on VT-d or AMD-Vi in the firmware and boot": turn_on_iommu,
+    "put the card into a slot whose ports have ACS": Machine.move,
+    "use another slot or host": Machine.move,
+    "bind all of them at boot with nova-gpu host prepare": lambda on: on.host.bind(
+        OTHER, "vfio-pci"
+    ),
+    r"turn that off in the firmware \(HPE": lambda on: on.host.reserve(CARD, "msi"),
+    "make another display the host's in its firmware": show_elsewhere,
+    r"name the card in \[gpu\]addresses and prepare it": name_and_prepare,
+    r"name it in \[gpu\]addresses if": name_the_card,
+    "boot with initcall_blacklist=sysfb_init": free_framebuffer,
+    "unset that option": lambda on: on.config(group="gpu", guest_mmio_gib=None),
+    "take it out of the former": lambda on: on.config(group="pci", device_spec=[]),
+    r"out of \[gpu\]addresses": lambda on: on.config(group="gpu", addresses=[OTHER]),
+    "take it out of the option to offer it whole": lambda on: on.config(
+        group="gpu", virtual_functions=[]
+    ),
+    r"in MIG mode make GPU instances": make_gpu_instances,
+    "run /usr/lib/nvidia/sriov-manage -d": lambda on: on.host.remove_vfs(CARD),
+    "remove those": remove_vgpus,
+    "remove the card's mediated devices, and the card from": lambda on: shutil.rmtree(
+        on.host.path(CARD) / "mdev_supported_types"
+    ),
+    r"leave it out of \[gpu\]addresses": lambda on: on.config(group="gpu", addresses=[OTHER]),
+    r"see \[libvirt\]cpu_mode, or what limits": lambda on: show_processor(on, processors.SERVER),
+    "name their type, or turn MIG mode off": lambda on: on.config(group="gpu", vgpu_types=["*"]),
+    r"or turn MIG mode off \(": turn_mig_off,
+    r"name their type$": lambda on: on.config(group="gpu", vgpu_types=["nvidia-63"]),
+    "take that out to have it offered": lambda on: on.config(
+        group="devices", enabled_mdev_types=[]
+    ),
+    r"set \[libvirt\]uid_maps and \[libvirt\]gid_maps": lambda on: on.config(
+        group="libvirt", uid_maps=["0:1:1"], gid_maps=["0:1:1"]
+    ),
+    r"\[gpu\]allow_privileged_containers\)": lambda on: on.config(
+        group="gpu", allow_privileged_containers=True
+    ),
+    "load the vendor's driver$": load_vendors_driver,
+    "bind it to the vendor's driver": load_vendors_driver,
+    "have the vendor's tool write that file again": write_files_again,
+    "have the vendor's tool write it again": write_files_again,
+    "remove it where images bring the driver's files": remove_files,
+}
+
+
+@contextlib.contextmanager
+def machine(state: str) -> Iterator[Machine]:
+    with tempfile.TemporaryDirectory() as folder, config_fixture.Config(CONF) as options:
+        host = hosts.Host(pathlib.Path(folder), nodes=nodes.Nodes.FILES)
+        options.config(group="gpu", nvml=False, **host.options())
+        maps = {"uid_maps": ["0:1:1"], "gid_maps": ["0:1:1"]}
+        options.config(group="libvirt", virt_type=state[:3], **maps)
+        on = Machine(host, options.config)
+        STATES[state](on)
+        yield on
+
+
+# The modules that judge a card, and what of their texts no state here has
+_JUDGES = (
+    *("host/vfio/passthrough", "virt/delivery/container_nodes", "virt/delivery/pci_passthrough"),
+    *("virt/delivery/pci_aliases", "virt/inventory/discovery", "host/pci/consoles"),
+)
+_OF_NO_STATE = {
+    "its files in sysfs cannot be": "a fault of the kernel, of which its log tells",
+    "is a module of an HGX": "tests of boards with NVSwitches",
+    "Set the module option NVreg_DeviceFileMode=0666 of": "advice, and no reason",
+    "frame buffer device": "a name that the kernel writes",
+    "instances have vGPUs of it, and": "needs instances",
+    "it is in MIG mode, and": "needs instances",
+    "compute instances that share the memory": "the card's others are given",
+}
+
+
+class WalkTest(unittest.TestCase):
+    def setUp(self) -> None:
+        facts = nvml.NvmlFacts(mig=(MIGInstance(9, 0, "1g.18gb", 16384, slices=1),))
+        query = mock.patch.object(nvml, "query", lambda _: {_ADDRESS: facts})
+        self.enterContext(query)
+
+    def test_all_pairs(self) -> None:
+        used, texts = set(), []
+        for state in STATES:
+            with machine(state) as on:
+                text = on.text() or ""
+            texts.append(text)
+            advice = [remedy for remedy in REMEDIES if re.search(remedy, text)]
+            self.assertTrue(advice, f"{state}: no remedy of this test: {text}")
+            used.update(advice)
+            for remedy in advice:
+                with self.subTest(state, remedy=remedy), machine(state) as on:
+                    REMEDIES[remedy](on)
+                    reason = text.partition(";")[0]
+                    self.assertNotIn(reason, on.text() or "")
+        self.assertEqual(set(), REMEDIES.keys() - used)
+        self.check_that_each_has_a_state(" ".join(texts))
+
+    def check_that_each_has_a_state(self, texts: str) -> None:
+        modules = [reasons.PACKAGE / f"{name}.py" for name in _JUDGES]
+        without = {
+            reason
+            for module in modules
+            for text in reasons.errors(module)
+            if (reason := reasons.told(text)) and reason not in texts
+        }
+        self.assertEqual(set(_OF_NO_STATE), without)
+
+
+class NumbersTest(unittest.TestCase):
+    """``[gpu]virtual_functions`` by what cards allow: a number that is advised is a valid one."""
+
+    def enable(self, host: hosts.Host, number: int) -> str | None:
+        try:
+            virtual_functions.parse([f"{CARD}={number}"])
+            virtual_functions.enable(_ADDRESS, number, host.roots, 30)
+        except exception.GPUError as error:
+            return str(error)
+        return None
+
+    def test_all_pairs(self) -> None:
+        advised = 0
+        for (vendor, product), most, number in itertools.product(
+            (("8086", "56c0"), ("10de", "26b9"), ("1002", "74a1")), (0, 1, 3), (1, 2, 4)
+        ):
+            with (
+                self.subTest(vendor, most=most, number=number),
+                tempfile.TemporaryDirectory() as folder,
+            ):
+                host = hosts.Host(pathlib.Path(folder))
+                host.add_gpu(CARD, vendor, product, totalvfs=most)
+                with sriov_kernel.SriovKernel(host):
+                    text = self.enable(host, number) or ""
+                    if match := re.search(r"set the option to (\d+)", text):
+                        advised += 1
+                        again = self.enable(host, int(match[1])) or ""
+                        self.assertNotIn("is not a number of functions", again)
+                        self.assertNotIn("set the option to", again)
+        self.assertGreater(advised, 3)
+
+
+class HealthTest(unittest.TestCase):
+    """What NVML says of a card: a state that is well has no text, each other one its own remedy."""
+
+    def test_fabric(self) -> None:
+        """A card that has joined is never told to start what runs, nor a healthy one anything."""
+        for state, status, mask in itertools.product((0, 1, 2, 3), (0, 999), range(1 << 12)):
+            health = health_verdict.NvmlHealth(
+                fabric_state=state, fabric_status=status, fabric_health=mask
+            )
+            text = str(health_verdict.of_nvml(health) or "")
+            if "check that nvidia-fabricmanager runs" in text:
+                self.assertTrue(state in (1, 2) or (state == 3 and status), health)
+                self.assertIn("FABRIC_MODE=0", text)
+            elif text:
+                self.assertEqual((3, 0), (state, status))
+                self.assertIn("reset the card with its NVSwitches", text)
