@@ -35,6 +35,13 @@ class TestTypes(MdevTestCase):
             self.facts("nvidia-64"),
         )
 
+    def test_intel(self) -> None:
+        vgpu.add_types(self.host, CARD, vgpu.INTEL_GVT)
+        self.assertEqual(
+            values.VGPUType("i915-GVTg_V5_4", None, 640, None, (1920, 1200)),
+            self.facts("i915-GVTg_V5_4"),
+        )
+
     def test_the_kernels_samples(self) -> None:
         vgpu.add_types(self.host, CARD, vgpu.SAMPLES)
         for type_id, memory_mib, resolution in (

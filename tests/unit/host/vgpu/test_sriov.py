@@ -32,6 +32,9 @@ class TestFunctions(SriovTestCase):
         (self.host.path(CARD) / "sriov_numvfs").unlink()
         self.assertEqual(2, len(sriov.virtual_functions(self.device(CARD))))
 
+    def test_a_card_that_is_gone(self) -> None:
+        self.assertRaises(OSError, sriov.virtual_functions, self.device("0000:99:00.0"))
+
 
 class TestProfiles(SriovTestCase):
     def setUp(self) -> None:

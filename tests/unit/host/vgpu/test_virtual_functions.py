@@ -200,3 +200,9 @@ class TestObstacle(HostTestCase):
         self.host.add_vf(CARD, "0000:3b:00.2", iommu_group=77)
         self.assertIn(f"the IOMMU group of its virtual function {FUNCTION} has", self.obstacle())
         self.assertIn("0000:3b:00.2 (no driver)", self.obstacle())
+
+    def test_without_iommu(self) -> None:
+        self.host.iommu = False
+        self.assertRaises(OSError, self.obstacle)  # it is gone
+        self.host.add_vf(CARD, FUNCTION)
+        self.assertIn(f"the IOMMU does not cover {FUNCTION}; turn on VT-d", self.obstacle())
