@@ -132,9 +132,7 @@ def _communicate(
 ) -> tuple[int, bytes, bytes]:
     try:
         output, errors = process.communicate(words, timeout=timeout_s)
-    except Exception as error:
-        # By name: eventlet, with which nova-compute runs before Nova 2026.1, has a Popen that
-        # raises the class of its own copy of the module.
+    except Exception as error:  # eventlet's Popen raises the class of its own copy of the module
         if type(error).__name__ != subprocess.TimeoutExpired.__name__:
             raise
         reason = f"did not answer within {timeout_s:g} s"

@@ -123,6 +123,7 @@ class BoundariesTest(unittest.TestCase):
     FUNCTIONS: ClassVar[list[tuple[str, str]]] = [
         ("nova_gpu/cmd/status.py", "main"),
         ("nova_gpu/core/boundary.py", "crossed"),
+        ("nova_gpu/host/child.py", "_communicate"),
         ("nova_gpu/virt/lifecycle/vgpus.py", "start"),
         ("nova_gpu/virt/live_migration/departures.py", "leaving"),
         ("nova_gpu/virt/periodic.py", "contained"),

@@ -222,7 +222,7 @@ def is_about(record: Entry, card: GPU, own: identity.Identity | None = None) -> 
 
 
 def to_clean(folder: pathlib.Path) -> list[PciAddress]:
-    """Return the cards whose entries only record, as older releases did, that they are not clean."""
+    """Return the cards whose entries only record that they are not clean, as older releases did."""
     return [record.address for record in load(folder).values() if record.cleaning]
 
 
