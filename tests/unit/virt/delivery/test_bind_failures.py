@@ -40,17 +40,16 @@ class UnboundTest(base.BaseTestCase):
         self.assertEqual((set(), []), (self.unbound.unavailable().keys(), self.reasons()))
 
     def test_for_a_time(self) -> None:
+        """And a new service tries at once."""
+        self.unbound.add(CARD, ERROR)
+        new = bind_failures.BindFailures(self.folder)
+        new.prune()
+        self.assertEqual((set(), []), (new.unavailable().keys(), self.reasons()))
         with mock.patch.object(bind_failures, "_RETRY_AFTER_S", 0.0):
             self.unbound.add(CARD, ERROR)
         self.assertEqual(set(), self.unbound.unavailable().keys())
         self.unbound.prune()
         self.assertEqual([], list(self.folder.iterdir()))
-
-    def test_a_new_service_tries_at_once(self) -> None:
-        self.unbound.add(CARD, ERROR)
-        new = bind_failures.BindFailures(self.folder)
-        new.prune()
-        self.assertEqual((set(), []), (new.unavailable().keys(), self.reasons()))
 
     def test_not_written_down(self) -> None:
         """Only nova-gpu list does not know it then."""

@@ -39,12 +39,10 @@ class InUseTest(base.BaseTestCase):
         return container_domain.is_in_use(_Driver(state), instance)
 
     def test_while_the_guest_runs(self) -> None:
+        """And not after a start that failed"""
         self.assertIs(True, self._is_in_use(power_state.RUNNING))
-
-    def test_not_after_a_start_that_failed(self) -> None:
-        self.assertIs(False, self._is_in_use(power_state.SHUTDOWN))
-        self.assertIs(False, self._is_in_use(power_state.CRASHED))
-        self.assertIs(False, self._is_in_use(None))
+        for state in (power_state.SHUTDOWN, power_state.CRASHED, None):
+            self.assertIs(False, self._is_in_use(state))
 
 
 class StaleDeviceTest(base.BaseTestCase):
@@ -66,26 +64,14 @@ class StaleDeviceTest(base.BaseTestCase):
         folder.mkdir(parents=True)
         (folder / "backing_file").write_text(f"{file}\n")
 
-    def test_its_own(self) -> None:
-        self._attach("loop3", f"/var/lib/nova/instances/{_UUID}/disk")
-
-        self.assertTrue(self._kept("/dev/loop3"))
-
-    def test_another_guests(self) -> None:
-        self._attach("loop3", "/var/lib/nova/instances/00000000-0000-4000-8000-000000000000/disk")
-
-        self.assertFalse(self._kept("/dev/loop3"))
-
-    def test_detached_before(self) -> None:
-        (self._sysfs / "block/loop3").mkdir(parents=True)
-
-        self.assertFalse(self._kept("/dev/loop3"))
-        self.assertFalse(self._kept("/dev/loop4"))
-
-    def test_no_loop_device(self) -> None:
-        self.assertTrue(self._kept("/dev/nbd0"))
-
-    def test_nothing_recorded(self) -> None:
+    def test_kept(self) -> None:
+        """Its own, and no loop device; not another guest's, and not what was detached before"""
+        other = "00000000-0000-4000-8000-000000000000"
+        for number, uuid in ((3, _UUID), (5, other)):
+            self._attach(f"loop{number}", f"/var/lib/nova/instances/{uuid}/disk")
+        (self._sysfs / "block/loop6").mkdir(parents=True)
+        for device, kept in (("loop3", 1), ("loop5", 0), ("loop6", 0), ("loop4", 0), ("nbd0", 1)):
+            self.assertEqual(bool(kept), self._kept(f"/dev/{device}"), device)
         instance = types.SimpleNamespace(uuid=_UUID, system_metadata={})
         container_domain.forget_stale_device(instance, self._sysfs)
         self.assertEqual({}, instance.system_metadata)

@@ -25,6 +25,7 @@ from nova_gpu.core.topology import nearness
 from nova_gpu.host.pci import discovery, selection
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt.delivery import guest_config, guest_tree
+from nova_gpu.virt.delivery.delivery import described
 from nova_gpu.virt.usage import domains, records
 from tests.fixtures import cards, hosts, pci
 from tests.fixtures.guest_trees import ALONE, ELSEWHERE, PAIR
@@ -299,6 +300,23 @@ pci0000:fe/0000:fe:00.0/0000:ff:00.0 -1
 
 
 class SeenTest(GuestTreeTestCase):
+    def test_links_of_cards_and_switches(self) -> None:
+        """What a guest is told, which cannot see them"""
+        host = hosts.build("switched-8", self.useFixture(fixtures.TempDir()).path)
+        for bus, speed in (("04", "5.0"), ("02", "8.0"), ("01", "2.5")):
+            folder = host.path(f"0000:{bus}:00.0")
+            (folder / "max_link_speed").write_text(f"{speed} GT/s PCIe\n")
+            (folder / "max_link_width").write_text("16\n")
+        found = discovery.cards_at(cards.addresses("0000:04:00.0", "0000:05:00.0"), host.roots)
+        planned = tree.of(found)
+        assert planned is not None
+        one, other = described(found, planned.places(), host.roots)
+        self.assertEqual({"speed": "5.0 GT/s PCIe", "width": 16}, one["pcie"])
+        self.assertIsNone(other["pcie"])
+        for each in (one, other):
+            assert each["switch"] is not None
+            self.assertEqual({"speed": "2.5 GT/s PCIe", "width": 16}, each["switch"]["pcie"])
+
     def test_a_guest_sees_what_its_host_does(self) -> None:
         host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
         for path, node in (line.split() for line in SEEN.splitlines()):

@@ -45,14 +45,6 @@ class WaysTest(base.BaseTestCase):
                 words = [each.words for each in found.parts.values()]
                 self.assertEqual(len(words), len(set(words)))
 
-    def test_a_part_of_which_nothing_is_known(self) -> None:
-        self.assertEqual(Kind.INSTANCE, self.ways("lxc").part(Kind.MEDIATED).kind)
-        self.assertEqual(Kind.MEDIATED, self.ways("kvm").part(Kind.INSTANCE).kind)
-
-    def test_an_option_that_cannot_be_read(self) -> None:
-        self.config(group="gpu", virtual_functions=["many"])
-        self.assertRaises(exception.InvalidOption, self.ways, "kvm")
-
     def test_what_a_guest_is_given(self) -> None:
         """In its order, so that its devices come in it; whole cards' way sees every guest."""
         found = self.ways("kvm")
@@ -68,12 +60,12 @@ class WaysTest(base.BaseTestCase):
             [(found.whole, []), (plain, [TWO]), (mediated, [ONE])],
             list(found.deliveries([TWO, ONE], kinds.__getitem__)),
         )
-
-    def test_what_a_container_is_given(self) -> None:
-        found = self.ways("lxc")
-        card, slot = cards.card(CARD), Slot.parse("0000:5e:00.0/1g.18gb/900")
-        given = list(found.deliveries([card, slot], lambda _: Kind.INSTANCE))
-        self.assertEqual([(found.whole, [card, slot])], given)
+        containers, slot = self.ways("lxc"), Slot.parse("0000:5e:00.0/1g.18gb/900")
+        given = list(containers.deliveries([card, slot], lambda _: Kind.INSTANCE))
+        self.assertEqual([(containers.whole, [card, slot])], given)
+        # A part of which nothing is known
+        self.assertEqual(Kind.INSTANCE, containers.part(Kind.MEDIATED).kind)
+        self.assertEqual(Kind.MEDIATED, found.part(Kind.INSTANCE).kind)
 
     def test_what_is_refused(self) -> None:
         containers, machines = self.ways("lxc"), self.ways("kvm")
@@ -96,6 +88,8 @@ class WaysTest(base.BaseTestCase):
         )
         self.assertEqual({"8086:56c0": 4}, self.ways("kvm").wanted)
         self.assertEqual({"10de:2335": "1g.18gb"}, self.ways("lxc").wanted)
+        self.config(group="gpu", virtual_functions=["many"])
+        self.assertRaises(exception.InvalidOption, self.ways, "kvm")
 
     def test_obstacles_of_a_divided_card(self) -> None:
         found = self.ways("kvm")

@@ -37,16 +37,20 @@ class AssignedTestCase(compute.ComputeTestCase):
 
 class AssignedTest(AssignedTestCase):
     def test_whole_cards_first(self) -> None:
+        """Of this host: after a move an address may be one of it as well."""
         had = ((self.parts, LATER), (self.whole, TWO), (self.parts, PART), (self.whole, ONE))
         self.assertEqual([ONE, TWO, PART, LATER], self.held(*had))
         expected = [device.parse(text) for text in (ONE, TWO, PART, LATER)]
         self.assertEqual(expected, self.assigned.devices(resources(*had)))
         self.assertEqual(([], []), (self.held(), self.assigned.devices(None)))
-
-    def test_by_its_provider(self) -> None:
-        """After a move the address may be one of this host as well."""
         other = uuidutils.generate_uuid()
         self.assertEqual([ONE], self.held((other, TWO), (self.whole, ONE), (other, PART)))
+        both = resources((self.parts, PART), (self.whole, GONE))
+        (part,) = self.assigned.held_of(self.assigned.parts, both)
+        self.assertEqual(
+            (PART, self.parts),
+            (str(part.grant), self.compute.provider("1bb3", part.group.facts.id)),
+        )
 
     def test_what_is_not_well(self) -> None:
         for had, reason in (
@@ -63,14 +67,6 @@ class AssignedTest(AssignedTestCase):
             self.held((self.whole, ONE))
         self.assertEqual([TWO], self.held((self.whole, TWO)))
 
-    def test_one_kind(self) -> None:
-        had = resources((self.parts, PART), (self.whole, GONE))
-        (part,) = self.assigned.held_of(self.assigned.parts, had)
-        self.assertEqual(
-            (PART, self.parts),
-            (str(part.grant), self.compute.provider("1bb3", part.group.facts.id)),
-        )
-
 
 class ProvidersTest(AssignedTestCase):
     """Before the first provider tree of a service was made"""
@@ -82,11 +78,13 @@ class ProvidersTest(AssignedTestCase):
             supply.provider_uuids.clear()
         self.compute.asked = 0
 
-    def test_kept_ones(self) -> None:
-        self.assertEqual([ONE, PART], self.held((self.whole, ONE), (self.parts, PART)))
-        self.assertEqual(0, self.compute.asked)
-
     def test_placement_where_none_were_kept(self) -> None:
+        self.assertEqual([], self.held())
+        self.assertEqual({}, self.assigned.provider_uuids())
+        self.assertEqual([ONE, PART], self.held((self.whole, ONE), (self.parts, PART)))
+        self.assertEqual(0, self.compute.asked, "they were kept")
+        for supply in self.assigned.supplies:
+            supply.provider_uuids.clear()
         (self.host.root / "state/gpu-providers").unlink()
         self.assertEqual([ONE, PART], self.held((self.whole, ONE), (self.parts, PART)))
         asked = self.compute.asked
@@ -98,21 +96,15 @@ class ProvidersTest(AssignedTestCase):
             own = {key for key in self.known if key.is_in_parts is supply.in_parts}
             self.assertEqual(own, set(supply.provider_uuids))
 
-    def test_nobody_is_asked_for_a_plain_instance(self) -> None:
-        self.assertEqual([], self.held())
-        self.assertEqual({}, self.assigned.provider_uuids())
-
 
 class NovasVGPUsTest(AssignedTestCase):
     def of_others(self, found: dict[str, str], instance: object = None) -> dict[str, str]:
         return self.assigned.devices_of_others(instance, found, self.compute.gpus.ledger)
 
     def test_allocations(self) -> None:
+        """Of those from nobody here Nova would start the guest without its vGPUs."""
         both = {self.parts: {"resources": {"VGPU": 1}}, OTHER: {"resources": {"VGPU": 2}}}
         self.assertEqual({OTHER: both[OTHER]}, self.assigned.allocations_of_others(both))
-
-    def test_allocations_from_nobody_here(self) -> None:
-        """Nova would start the guest without its vGPUs."""
         foreign = {OTHER: {"resources": {"VGPU": 1}}}
         error = nova_exception.ComputeResourcesUnavailable
         self.assertRaises(error, self.assigned.allocations_of_others, foreign)

@@ -50,8 +50,6 @@ class HypervisorTest(SurveyTestCase):
             with self.subTest(virt_type=virt_type):
                 self.assertEqual(mode, self.discovery(virt_type).delivery.mode)
                 self.assertIsNone(self.obstacle(virt_type))
-
-    def test_another(self) -> None:
         self.assertIn("virt_type = parallels", self.obstacle("parallels") or "")
 
     def test_what_the_host_has_against_it_whole(self) -> None:
@@ -154,13 +152,10 @@ class DeviceSpecTest(SurveyTestCase):
                     self.assertIn(part, reason)
 
     def test_specs_that_do_not(self) -> None:
+        """Containers get no PCI devices anyway."""
         self.assertIsNone(self.obstacle("kvm", {"vendor_id": "8086"}, {"address": "*:3c:00.*"}))
-
-    def test_containers_get_no_pci_devices_anyway(self) -> None:
         self.config(group="libvirt", uid_maps=["0:1:1"], gid_maps=["0:1:1"])
         self.assertIsNone(self.obstacle("lxc", {"vendor_id": "10de"}))
-
-    def test_a_spec_that_nova_cannot_read(self) -> None:
         self.config(group="libvirt", virt_type="kvm")
         self.config(group="pci", device_spec=["{"])
         self.assertRaises(nova_exception.NovaException, discovery.Discovery)

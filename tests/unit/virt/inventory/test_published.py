@@ -30,10 +30,7 @@ class PublishedTest(compute.ComputeTestCase):
         self.assertEqual(frozenset(), self.published.devices(None))
         part = resource(self.provider, f"{ONE}/nvidia-63/0")
         self.assertEqual(frozenset(), self.published.devices([part]), "of another resource class")
-
-    def test_held(self) -> None:
-        had = resources((self.provider, TWO), (self.provider, ONE))
-        held = self.published.held(had)
+        held = self.published.held(resources((self.provider, TWO), (self.provider, ONE)))
         self.assertEqual([ONE, TWO], [str(each.device) for each in held])
         group = self.published.group_of(self.provider)
         for each in held:

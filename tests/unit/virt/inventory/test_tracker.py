@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -75,17 +74,12 @@ class TrackerTest(base.BaseTestCase):
         self.assertEqual(([TWO], {TWO}), (self.has(), self.novas.assigned))
         self.assertEqual([[ONE, TWO], [TWO]], self.saved)
 
-    def test_whose_they_are_is_known_meanwhile(self) -> None:
-        self.novas.claimant = lambda: self.tracker.handing_out
-        for count in (1, 9):
-            with contextlib.suppress(exception.NoneFree):
-                self.tracker.hand_out(self.instance, {GROUP: {"PGPU": count}})
-            self.assertIsNone(self.tracker.handing_out)
-        self.assertEqual([self.instance] * 2, self.novas.claims_for)
-
     def test_too_few(self) -> None:
+        self.novas.claimant = lambda: self.tracker.handing_out
         wanted = {GROUP: {"PGPU": 3}}
         self.assertRaises(exception.NoneFree, self.tracker.hand_out, self.instance, wanted)
+        self.assertEqual([self.instance], self.novas.claims_for, "known meanwhile")
+        self.assertIsNone(self.tracker.handing_out)
         self.novas.provider_tree = None  # before the first period
         wanted = {GROUP: {"PGPU": 1}}
         self.assertRaises(exception.NoneFree, self.tracker.hand_out, self.instance, wanted)

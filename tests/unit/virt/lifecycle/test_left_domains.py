@@ -61,19 +61,17 @@ class ReleaseTest(stops.StopsTestCase):
                 setattr(self.server, name, before)
         self.assertTrue(self.release())
 
-    def test_running(self) -> None:
-        self.compute.libvirt.domains[self.server.uuid].running = True
+    def test_what_is_not_known(self) -> None:
+        """Whether it runs, what Nova knows of it, or what libvirt did"""
+        domain = self.compute.libvirt.domains[self.server.uuid]
+        domain.running = True
         self.assertFalse(self.release())
-
-    def test_unknown_to_nova(self) -> None:
+        domain.running = False
         missing = nova_exception.InstanceNotFound(instance_id=self.server.uuid)
-        get = "nova.objects.Instance.get_by_uuid"
-        self.useFixture(fixtures.MockPatch(get, side_effect=missing))
-        self.assertFalse(self.release())
+        with fixtures.MockPatch("nova.objects.Instance.get_by_uuid", side_effect=missing):
+            self.assertFalse(self.release())
         self.assertNotIn("Failed to release", self.log.output)
-
-    def test_libvirt_fails(self) -> None:
         lost = RuntimeError("lost")
-        self.useFixture(fixtures.MockPatchObject(self, "write_instance_config", side_effect=lost))
-        self.assertFalse(self.release())
+        with fixtures.MockPatchObject(self, "write_instance_config", side_effect=lost):
+            self.assertFalse(self.release())
         self.assertIn("will retry in the next period: lost", self.log.output)

@@ -75,28 +75,17 @@ class StartingTest(StartsTestCase):
         self.compute.spawn(plain)
         self.assertEqual([], devices_told.of_metadata(plain.system_metadata))
 
-    def test_nothing_is_left_of_a_start_that_fails(self) -> None:
-        instance = self.compute.instance({"gpus": "1"}, (self.whole, ONE))
-        with self.assertRaisesRegex(ZeroDivisionError, ""), self.compute.spawning(instance):
-            raise ZeroDivisionError
-        self.assertEqual(frozenset(), self.ledger.now.held_for(instance.uuid))
-
     def test_one_guest_only(self) -> None:
-        """Whoever comes second is sent to another host."""
+        """Whoever comes second is sent to another host; of a start that fails nothing is left."""
         first = self.compute.instance({"gpus": "1"}, (self.whole, ONE))
         second = self.compute.instance({"gpus": "1"}, (self.whole, ONE))
         refused = nova_exception.ComputeResourcesUnavailable
+        with self.assertRaisesRegex(ZeroDivisionError, ""), self.compute.spawning(first):
+            raise ZeroDivisionError
+        self.assertEqual(frozenset(), self.ledger.now.held_for(first.uuid))
         with self.compute.spawning(first):
             self.assertRaises(refused, self.compute.spawn, second)
         self.assertRaises(refused, self.compute.spawn, second)
-
-    def test_another_hosts(self) -> None:
-        """After a move the address may be one of this host as well."""
-        other = uuidutils.generate_uuid()
-        instance = self.compute.instance({}, (other, ONE), (other, PART))
-        with self.compute.spawning(instance) as xml:
-            self.assertNotIn("hostdev", xml)
-            self.assertEqual(frozenset(), self.ledger.now.held_for(instance.uuid))
 
     def test_what_cannot_be_given(self) -> None:
         gone = "0000:d8:00.0"
@@ -110,7 +99,13 @@ class StartingTest(StartsTestCase):
                 self.compute.spawn(instance)
             del self.compute.instances[instance.uuid]
 
-    def test_plain_instance_asks_nobody(self) -> None:
+    def test_none_of_this_hosts(self) -> None:
+        """Of a plain instance nobody is asked. After a move an address may be one of this host."""
+        other = uuidutils.generate_uuid()
+        instance = self.compute.instance({}, (other, ONE), (other, PART))
+        with self.compute.spawning(instance) as xml:
+            self.assertNotIn("hostdev", xml)
+            self.assertEqual(frozenset(), self.ledger.now.held_for(instance.uuid))
         before = self.compute.asked
         for supply in self.compute.gpus.assigned.supplies:
             supply.provider_uuids.clear()
@@ -134,20 +129,19 @@ class CompareTest(StartsTestCase):
                     self.compute.spawn(instance, Kind.REBOOT)
 
     def test_what_may_be_known_no_more_keeps_nobody_from_what_he_has(self) -> None:
-        specs = {"gpus": "1", "gpu:memory_mib": "1"}
-        instance = self.compute.instance(specs, (self.whole, ONE))
-        with self.assertRaisesRegex(nova_exception.BuildAbortException, "memory is unknown"):
-            self.compute.spawn(instance)
-        self.assertIn("0x3b", self.compute.spawn(instance, Kind.REBOOT))
-
-    def test_nor_of_vgpus(self) -> None:
-        specs = {"vgpus": "1", "gpu:memory_mib": "4096"}
-        instance = self.compute.instance(specs, (self.parts, PART))
-        with self.assertRaisesRegex(
-            nova_exception.BuildAbortException, "that of nvidia-63 is 1024"
+        for specs, had, said, rendered in (
+            ({"gpus": "1", "gpu:memory_mib": "1"}, (self.whole, ONE), "memory is unknown", "0x3b"),
+            (
+                {"vgpus": "1", "gpu:memory_mib": "4096"},
+                (self.parts, PART),
+                "that of nvidia-63 is 1024",
+                "mdev",
+            ),
         ):
-            self.compute.spawn(instance)
-        self.assertIn("mdev", self.compute.spawn(instance, Kind.REBOOT))
+            instance = self.compute.instance(specs, had)
+            with self.assertRaisesRegex(nova_exception.BuildAbortException, said):
+                self.compute.spawn(instance)
+            self.assertIn(rendered, self.compute.spawn(instance, Kind.REBOOT))
 
     def test_too_far_apart(self) -> None:
         """While it is spawned another host may do better; of a move nobody looks for one."""
@@ -210,6 +204,7 @@ class GuestsTest(StartsTestCase):
         )
         self.compute.spawn(instance)
         self.assertEqual(1, len(told))
+        self.assertFalse(self.starts.is_reboot_hard(instance))
 
     def test_cards_are_got_ready_beside_the_network(self) -> None:
         begun: list[PciAddress] = []
@@ -226,10 +221,6 @@ class GuestsTest(StartsTestCase):
         self.assertEqual([ONE], [str(address) for address in begun])
         # What fails here is said at the start.
         self.starts.prepare(self.compute.instance({}, (self.whole, "0000:d8:00.0")))
-
-    def test_soft_reboot(self) -> None:
-        instance = self.compute.instance({"gpus": "1"}, (self.whole, ONE))
-        self.assertFalse(self.starts.is_reboot_hard(instance))
 
 
 class ContainersTest(HostTestCase):
@@ -275,15 +266,12 @@ class TellTest(base.BaseTestCase):
 
     def test_saved_before_a_config_drive_asks(self) -> None:
         """Nova saves the instance itself when its guest has started."""
-        self.config(group="api", vendordata_providers=["StaticJSON", "DynamicJSON"])
-        starts._tell(self.instance, told(*PAIR), [])
-        self.saved.assert_called_once_with()
-        starts._tell(self.instance, told(*PAIR), [])
-        self.saved.assert_called_once_with()
-
-    def test_not_saved_where_nobody_asks_then(self) -> None:
         starts._tell(self.instance, told(*PAIR), [])
         self.config(group="api", vendordata_providers=["StaticJSON", "DynamicJSON"])
         self.instance.config_drive = ""
         starts._tell(self.instance, told(PAIR[0]), [])
         self.saved.assert_not_called()
+        self.instance.config_drive = "True"
+        for _ in range(2):
+            starts._tell(self.instance, told(*PAIR), [])
+            self.saved.assert_called_once_with()

@@ -69,18 +69,6 @@ class StopTest(StopsTestCase):
         self.assertIn("Cannot release the GPUs of the stopped instance", self.log.output)
         self.assertEqual([ONE, TWO], self.has(instance))
 
-    def test_what_is_not_recorded_a_period_records(self) -> None:
-        instance = self.boot()
-        self.fails_to_record(instance)
-        self.compute.period()
-        self.stops.settle(self.gpus.ledger.now)
-        self.assertNothing(instance)
-        self.assertIsNone(instance.task_state)
-        # Nobody starts it meanwhile, and nobody who does something else is disturbed.
-        self.assertIn(
-            {"expected_vm_state": [vm_states.STOPPED], "expected_task_state": [None]}, self.saved
-        )
-
     def test_a_period_leaves_who_goes_on(self) -> None:
         instance = self.boot()
         self.fails_to_record(instance)
@@ -96,3 +84,8 @@ class StopTest(StopsTestCase):
         self.refuses = None
         self.stops.settle(self.gpus.ledger.now)
         self.assertNothing(instance)
+        self.assertIsNone(instance.task_state)
+        # Nobody starts it meanwhile, and nobody who does something else is disturbed.
+        self.assertIn(
+            {"expected_vm_state": [vm_states.STOPPED], "expected_task_state": [None]}, self.saved
+        )

@@ -16,17 +16,15 @@ from tests.fixtures.compute import devices
 
 class MadeAndRemovedTest(VGPUsTestCase):
     def test_made_for_who_starts(self) -> None:
-        self.vgpus.make(MINE, [PciAddress.parse(WHOLE), TWO, ONE])
-        self.assertMade(ONE, TWO)
-        self.assertTrue(self.vgpus.cards.look.is_made(ONE, MINE), "known without a look")
-        self.vgpus.make(MINE, [ONE])
-        self.assertMade(ONE, TWO)
-
-    def test_what_is_left_of_another(self) -> None:
         self.vgpus.make(OTHERS, [ONE])
         with self.assertRaisesRegex(exception.DeviceUnavailable, "an instance that is gone"):
             self.vgpus.make(MINE, [ONE])
         self.assertMade(ONE, uuid=OTHERS)
+        self.vgpus.release([ONE], self.clean, OTHERS)
+        for given in ([PciAddress.parse(WHOLE), TWO, ONE], [ONE]):
+            self.vgpus.make(MINE, given)
+            self.assertMade(ONE, TWO)
+        self.assertTrue(self.vgpus.cards.look.is_made(ONE, MINE), "known without a look")
 
     def test_what_cannot_be_noted_is_not_made(self) -> None:
         (self.host.root / "state/gpu-vgpus").write_text("no folder")
@@ -41,12 +39,9 @@ class MadeAndRemovedTest(VGPUsTestCase):
         self.assertMade(TWO)
         self.assertEqual(frozenset({TWO}), self.ledger.now.used)
         self.assertFalse(self.vgpus.cards.look.is_made(ONE, MINE))
-
-    def test_not_while_somebody_has_it(self) -> None:
-        self.vgpus.make(MINE, [ONE])
-        self.ledger.saw_domains({MINE: frozenset({ONE})})
-        self.vgpus.release([ONE], self.clean, MINE)
-        self.assertMade(ONE)
+        self.ledger.saw_domains({MINE: frozenset({TWO})})
+        self.vgpus.release([TWO], self.clean, MINE)
+        self.assertMade(TWO)
 
     def test_what_is_not_removed_is_tried_again(self) -> None:
         """It stays out of the pool until it is."""
@@ -76,14 +71,12 @@ class MadeAndRemovedTest(VGPUsTestCase):
 
 
 class KnownTest(VGPUsTestCase):
-    def test_groups(self) -> None:
-        """And those in which their cards would be whole"""
+    def test_groups_and_cards(self) -> None:
+        """And the groups in which their cards would be whole"""
         keys = list(self.vgpus.keys())
         types = {key.vgpu_type for key in keys}
         self.assertEqual({None, *(each.id for each in vgpu.TESLA_P4)}, types)
         self.assertEqual({"1bb3"}, {key.product_id for key in keys})
-
-    def test_cards(self) -> None:
         self.assertTrue(self.vgpus)
         self.assertEqual(devices([CARD]), self.vgpus.functions())
         self.assertEqual([], self.vgpus.containers_cards())
@@ -131,7 +124,9 @@ class FailedStartsTest(VGPUsTestCase):
         for _ in range(failed_starts.MOST):
             self.fail(slots[0], text="guest ended")
             self.fail(*slots)
+            self.fail(ONE)  # nor are mediated devices counted
         self.assertEqual(set(self.functions), self.offered())
+        self.assertNotIn("New instances do not get", self.log.output)
 
     def test_functions_that_their_driver_refuses_a_type(self) -> None:
         """It says so of the function, unless it is the host that has no memory."""
@@ -143,8 +138,3 @@ class FailedStartsTest(VGPUsTestCase):
                 for _ in range(failed_starts.MOST):
                     self.assertRaises(exception.DeviceUnavailable, self.vgpus.make, MINE, [slot])
         self.assertEqual({second}, self.offered())
-
-    def test_mediated_devices_are_not_counted(self) -> None:
-        for _ in range(failed_starts.MOST):
-            self.fail(ONE)
-        self.assertNotIn("New instances do not get", self.log.output)

@@ -25,12 +25,8 @@ class MovesTest(moving.MovingTestCase):
         instance = self.moving(slots(CARD, 3, 1), slots(THERE, 0, 2), here="old")
         old, new = (list(map(Slot.parse, slots(*each))) for each in ((CARD, 1, 3), (THERE, 0, 2)))
         self.assertEqual(list(zip(old, new, strict=True)), migrate_data.pairs(instance))
-
-    def test_whose_vgpus_are_moved(self) -> None:
         self.assertTrue(self.moves.are_moved(self.moving(slots(CARD, 0), [], here="old")))
         self.assertFalse(self.moves.are_moved(self.plain))
-
-    def test_described(self) -> None:
         found = self.compute.gpus.assigned.parts.held(self.has(*slots(CARD, 0)).resources)
         said = {Slot.parse(f"{CARD}/nvidia-63/0"): moving.WORDS}
         self.assertEqual(said, self.moves.described(found))
