@@ -126,7 +126,8 @@ class TestOnSwitchedBoard(SelectionTestCase):
         self.assertEqual(set(), self.offered(BY_TIME))
         _, others = self.sorted_out()
         self.assertIn("the vGPU type NVIDIA H200X-141C is all of", str(*others[self.card]))
-        self.config.config(group="gpu", vgpu_types=[])
+
+    def test_a_card_for_a_slot(self) -> None:
         (self.host.path(str(self.card)) / "device").write_text("0x233b\n")  # H200 NVL, for a slot
         self.assertEqual({"nvidia-1400", "nvidia-1401"}, self.offered(BY_TIME))
 
