@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-
 from __future__ import annotations
 
+import csv
 import dataclasses
+import pathlib
+import unittest
+from unittest import mock
 
 import fixtures
 from nova import exception as nova_exception
@@ -19,10 +22,10 @@ from nova_gpu.core.model import PciAddress
 from nova_gpu.core.topology.nearness import Neighbour
 from nova_gpu.core.vgpu.vgpu import Slot, VGPUType, device_uuid
 from nova_gpu.notifications import Event, EventType
-from nova_gpu.virt import threads
+from nova_gpu.virt import diagnostics, threads
 from nova_gpu.virt.lifecycle import starts
-from nova_gpu.virt.lifecycle.start import Kind
-from tests.fixtures import nodes
+from nova_gpu.virt.lifecycle.start import STEPS, Kind, Step
+from tests.fixtures import cards, nodes
 from tests.fixtures.bases import vgpus
 from tests.fixtures.bases.host import HostTestCase
 from tests.fixtures.bases.vgpus import WHOLE as ONE
@@ -74,6 +77,27 @@ class StartingTest(StartsTestCase):
         plain = self.compute.instance({})
         self.compute.spawn(plain)
         self.assertEqual([], devices_told.of_metadata(plain.system_metadata))
+
+    def test_diagnostics(self) -> None:
+        """A vGPU is shown with its card, and what is gone with its address."""
+        instance = self.compute.instance({"vgpus": "1"}, (self.parts, PART))
+        xml = self.compute.spawn(instance)
+        gone = "0000:d8:00.0/nvidia-63/0"
+        named = xml.replace(f'address="{PART}"/>', f'address="{PART}"/><gpu:gpu address="{gone}"/>')
+        gpus, shown = self.compute.gpus, mock.Mock(get_xml_desc=lambda: named)
+        card = PciAddress.parse(vgpus.CARD)
+        gpus.vgpus.cards.reserve({card: cards.reasons("it is in quarantine")})
+        found = diagnostics.gpus(shown, gpus.assigned, gpus.vgpus.cards, self.host.roots, {card: 4})
+        expected = {
+            "gpu0_address": PART,
+            "gpu0_product": "10de:1bb3",
+            "gpu0_name": "Tesla P4",
+            "gpu0_numa_node": 0,
+            "gpu0_trouble": "it is in quarantine",
+            "gpu0_module": 4,
+            "gpu1_address": gone,
+        }
+        self.assertEqual(expected, found)
 
     def test_one_guest_only(self) -> None:
         """Whoever comes second is sent to another host; of a start that fails nothing is left."""
@@ -275,3 +299,25 @@ class TellTest(base.BaseTestCase):
         for _ in range(2):
             starts._tell(self.instance, told(*PAIR), [])
             self.saved.assert_called_once_with()
+
+
+TABLE = pathlib.Path(__file__).parents[4] / "doc/source/reference/starts.csv"
+
+
+class TableTest(unittest.TestCase):
+    def test_what_operators_read(self) -> None:
+        with TABLE.open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        shown = {row["Start"]: {step for step in row if row[step] == "yes"} for row in rows}
+        self.assertEqual({kind.value: {step.value for step in STEPS[kind]} for kind in Kind}, shown)
+        self.assertEqual(["Start", *(step.value for step in Step)], list(rows[0]))
+
+    def test_what_nova_spawns(self) -> None:
+        for task, host, kind in (
+            ("spawning", "here", Kind.SPAWN),
+            ("spawning", None, Kind.SPAWN),
+            ("rebuild_spawning", "here", Kind.REBUILD),
+            ("rebuild_spawning", "another", Kind.EVACUATION),
+        ):
+            instance = objects.Instance(task_state=task, host=host)
+            self.assertEqual(kind, Kind.of_spawn(instance, "here"))
