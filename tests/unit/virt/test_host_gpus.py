@@ -85,6 +85,8 @@ class HostGPUsTest(ComputeTestCase):
         self.assertEqual(3, publication.free())
         bare = self.useFixture(Compute(hosts.Host(self.useFixture(fixtures.TempDir()).path)))
         self.assertIsNone(bare.gpus.publication.stats())
+        self.assertEqual([bare.tree.data(NODENAME).uuid], bare.tree.get_provider_uuids())
+        self.assertFalse(bare.gpus.has_gpus)
 
     def test_cards_that_come_go_and_fail(self) -> None:
         self.host.remove(TWO)

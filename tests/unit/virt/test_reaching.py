@@ -90,28 +90,6 @@ class ReachingTest(base.BaseTestCase):
         self.assertFalse(self.settle())
         self.assertIn(f"Stopped the guest {uuids.guest}", self.log.output)
 
-    def test_libvirt_ends_in_the_midst(self) -> None:
-        """What was stopped before is reported."""
-        self.config(group="gpu", stop_guests_that_reach_others=True)
-        self.read()
-        other = Guest(uuids.other, _XML.format(uuids.other))
-        self.host.domains[uuids.other] = other
-        counted = {name: frozenset({(uuids.provider, str(OWN))}) for name in self.host.domains}
-        self.ledger.read_records(lambda _: Records(counted))
-        reached = dict.fromkeys(self.host.domains, frozenset({OTHER}))
-        self.ledger.saw_domains(dict.fromkeys(reached, frozenset({OWN, OTHER})), reached)
-        lost = libvirt.libvirtError("connection lost")
-
-        def lose() -> None:
-            self.useFixture(fixtures.MockPatchObject(self.host, "list_guests", side_effect=lost))
-            raise lost
-
-        self.useFixture(fixtures.MockPatchObject(other, "poweroff", lose))
-        self.assertFalse(self.settle())
-        self.assertIn(f"Stopped the guest {uuids.guest}", self.log.output)
-        self.assertIn(f"Failed to stop the guest {uuids.other}", self.log.output)
-        self.assertNotIn("keep running", self.log.output)
-
     def test_one_with_its_own_alone(self) -> None:
         self.config(group="gpu", stop_guests_that_reach_others=True)
         self.see({})

@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import threading
+from unittest import mock
 
 import fixtures
 from oslo_config import fixture as config_fixture
@@ -21,6 +22,7 @@ from nova_gpu.virt.usage import ledger, records
 from tests.fixtures import cards, hosts, pci
 
 CARD, AUDIO = "0000:3b:00.0", "0000:3b:00.1"
+FIRST_CARD, OTHER_CARD = cards.card(CARD), cards.card("0000:5e:00.0")
 IN_USE = exception.BindingFailed(CARD, "it is in use by X (pid 1)", "end that first")
 
 
@@ -275,3 +277,50 @@ class BindingsTest(base.BaseTestCase):
             thread.join(200)
         self.assertEqual([f"give_to_guests {CARD}"] * 2, self.calls)
         self.assertEqual("vfio-pci", (self.host.path(CARD) / "driver").resolve().name)
+
+
+class UnboundTest(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path, "gpu-unbound")
+        self.unbound = bind_failures.BindFailures(self.folder)
+        self.log = self.useFixture(fixtures.FakeLogger())
+
+    def reasons(self) -> list[str]:
+        found = bind_failures.unavailable(self.folder, [FIRST_CARD, OTHER_CARD])
+        self.assertLessEqual(found.keys(), {FIRST_CARD.address})
+        return [str(*each) for each in found.values()]
+
+    def test_until_it_is_bound(self) -> None:
+        self.assertEqual([], self.reasons())
+        self.unbound.add(FIRST_CARD, IN_USE)
+        self.unbound.prune()
+        self.assertEqual({FIRST_CARD.address}, self.unbound.unavailable().keys())
+        (reason,) = self.reasons()
+        self.assertIn("for 5 minutes from then: it is in use by X (pid 1); end that first", reason)
+        self.unbound.forget(OTHER_CARD.address)
+        self.unbound.forget(FIRST_CARD.address)
+        self.assertEqual((set(), []), (self.unbound.unavailable().keys(), self.reasons()))
+
+    def test_for_a_time(self) -> None:
+        """And a new service tries at once."""
+        self.unbound.add(FIRST_CARD, IN_USE)
+        new = bind_failures.BindFailures(self.folder)
+        new.prune()
+        self.assertEqual((set(), []), (new.unavailable().keys(), self.reasons()))
+        with mock.patch.object(bind_failures, "_RETRY_AFTER_S", 0.0):
+            self.unbound.add(FIRST_CARD, IN_USE)
+        self.assertEqual(set(), self.unbound.unavailable().keys())
+        self.unbound.prune()
+        self.assertEqual([], list(self.folder.iterdir()))
+
+    def test_not_written_down(self) -> None:
+        """Only nova-gpu list does not know it then."""
+        self.folder.write_text("no folder")
+        self.unbound.add(FIRST_CARD, IN_USE)
+        self.assertEqual({FIRST_CARD.address}, self.unbound.unavailable().keys())
+        self.assertIn("nova-gpu list does not show the failed binding of GPU", self.log.output)
+        self.unbound.prune()
+        self.assertEqual([], self.reasons())
+        self.unbound.forget(FIRST_CARD.address)
+        self.assertEqual(set(), self.unbound.unavailable().keys())

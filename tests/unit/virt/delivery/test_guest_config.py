@@ -15,7 +15,6 @@ from oslotest import base
 from nova_gpu.core import device, exception
 from nova_gpu.core.container import GuestContents, Mount
 from nova_gpu.core.model import GPU
-from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
 from nova_gpu.virt.delivery import guest_config
 from nova_gpu.virt.usage import domains
 from tests.fixtures import cards
@@ -94,44 +93,6 @@ class GuestMetadataTest(base.BaseTestCase):
         self.assertIn('xmlns:gpu="urn:nova-gpu:domain:1"', xml)
         for each in DEVICES:
             self.assertIn(f'<gpu:gpu address="{each}"/>', xml)
-
-
-INSTANCE = "7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4d"
-MEDIATED = Slot.parse("0000:3b:00.0/nvidia-63/2")
-FUNCTION = Slot.parse("0000:af:02.5/nvidia-1155/0")
-
-
-class AddVGPUsTest(unittest.TestCase):
-    def test_each_in_its_own_way(self) -> None:
-        guest = vconfig.LibvirtConfigGuest()
-        guest.name, guest.virt_type, guest.os_type = "instance-00000001", "kvm", "hvm"
-        guest_config.add_vgpus(
-            guest,
-            {
-                MEDIATED: guest_config.GuestMediatedDevice(INSTANCE, MEDIATED),
-                FUNCTION: guest_config.GuestVirtualFunction(FUNCTION.parent, managed=False),
-            },
-        )
-        xml = guest.to_xml()
-        mediated, function = etree.fromstring(xml).findall("devices/hostdev")
-        self.assertEqual(
-            {"mode": "subsystem", "type": "mdev", "model": "vfio-pci", "managed": "no"},
-            dict(mediated.attrib),
-        )
-        (address,) = mediated.findall("source/address")
-        self.assertEqual(device_uuid(INSTANCE, MEDIATED), address.get("uuid"))
-        # Its driver is to stay, and libvirt is to find it a place.
-        self.assertEqual(
-            {"mode": "subsystem", "type": "pci", "managed": "no"}, dict(function.attrib)
-        )
-        (address,) = function
-        (address,) = address
-        self.assertEqual(
-            {"domain": "0x0000", "bus": "0xaf", "slot": "0x02", "function": "0x5"},
-            dict(address.attrib),
-        )
-        parts = domains.Parts({}, {FUNCTION.parent: FUNCTION.parent})
-        self.assertEqual({MEDIATED, FUNCTION}, domains.gpus_in(xml, parts))
 
 
 def whole(address: str, *companions: str) -> GPU:

@@ -13,7 +13,12 @@ from oslotest import base
 from nova_gpu.core.flavor import request
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import Kind, Parent, Slot
-from nova_gpu.virt.delivery import pci_aliases, plain_function, typed_function
+from nova_gpu.virt.delivery import (
+    mig_instance,
+    pci_aliases,
+    plain_function,
+    typed_function,
+)
 from nova_gpu.virt.delivery.hostdev_parts import VirtualFunctions
 from tests.fixtures import cards, hosts
 
@@ -60,6 +65,9 @@ class VirtualFunctionsTest(base.BaseTestCase):
             way.render(objects.Instance(uuid=UUID), request.of({}), guest, [slot])
             (function,) = etree.fromstring(guest.to_xml()).findall("devices/hostdev")
             self.assertEqual(("pci", managed), (function.get("type"), function.get("managed")))
+            expected = {"domain": "0x0000", "bus": "0xc3", "slot": "0x00", "function": "0x1"}
+            self.assertEqual(expected, dict(function.find("source/address").attrib))
+            self.assertIsNone(function.find("address"), "libvirt finds it a place")
 
     def test_a_plain_one_that_the_hosts_driver_would_take(self) -> None:
         self.assertIsNone(self.obstacle(self.plain))
@@ -127,6 +135,10 @@ class VirtualFunctionsTest(base.BaseTestCase):
         enable = self.useFixture(fixtures.MockPatch("nova_gpu.privsep.vgpu.enable_functions")).mock
         plain_function.divide(CARD, 4)
         enable.assert_called_once_with(CARD, number=4)
+        name = "nova_gpu.privsep.vgpu.make_mig_instances"
+        make = self.useFixture(fixtures.MockPatch(name, return_value=7)).mock
+        mig_instance.divide(CARD, "1g.18gb")
+        make.assert_called_once_with(CARD, "1g.18gb")
 
 
 def _wedges(way: VirtualFunctions) -> tuple[bool, bool]:

@@ -133,24 +133,8 @@ class MemoryTest(unittest.TestCase):
                 unknown = {gpu.address for gpu in found if gpu.product.memory_mib is None}
                 self.assertEqual(unknown if expected else set(), set(reserved(group)))
 
-    def test_other_facts_are_those_of_the_product(self) -> None:
-        """A dead card that comes first tells none."""
-        first = cards.placed(A, product=Product(FERMI.vendor_id, FERMI.product_id))
-        well = dataclasses.replace(FERMI, memory_mib=6144, compute_capability=(2, 0))
-        found = look([first, cards.placed(B, product=well)], {})
-        self.assertEqual(well, found[FERMIS].product)
-
 
 class ReportTest(unittest.TestCase):
-    def test_what_there_is_and_what_is_free(self) -> None:
-        found = look([cards.placed(A, 0, product=FERMI), cards.placed(B, 0, product=FERMI)], {})
-        for free, cells in (((A, B), ((-1, 0, -1, -1, 2),)), ((B,), ((-1,) * 4 + (1,),)), ((), ())):
-            report = stats.loads(card_groups.report(found, "LXC", cards.addresses(*free)))
-            (group,) = report.host.groups
-            with self.subTest(free=free):
-                self.assertEqual((2, 2), (group.total, group.islands.numa))
-                self.assertEqual((cells,), report.free)
-
     def test_what_is_beside_them(self) -> None:
         found = look([cards.placed(A, 0, product=FERMI), cards.placed(B, 1, product=FERMI)], {})
         free = cards.addresses(A)

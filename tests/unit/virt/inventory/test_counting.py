@@ -51,6 +51,37 @@ class StartTest(StartsTestCase):
             self.assertRefused("not as many GPUs free as Placement counts")
         self.assertNothing(self.instance)
 
+    def test_what_is_not_saved_is_not_done(self) -> None:
+        tracker, wanted = self.counting.tracker, {self.group: {"PGPU": 1}}
+        lost = RuntimeError("the database is away")
+        fails = fixtures.MockPatch("nova.objects.Instance.save", side_effect=lost)
+
+        def own() -> tuple[list[str], list[str]]:
+            assigned = self.nova.assigned_resources[self.group]["PGPU"]
+            found = (
+                [each.identifier for each in few] for few in (self.instance.resources, assigned)
+            )
+            return tuple(found)  # type: ignore[return-value]
+
+        with fails:
+            self.assertRaises(RuntimeError, tracker.hand_out, self.instance, wanted)
+        self.assertEqual(([], []), own())
+        tracker.hand_out(self.instance, wanted)
+        had = own()
+        self.assertEqual((1, 1), tuple(map(len, had)))
+        with fails:
+            given = list(self.instance.resources)
+            self.assertRaises(RuntimeError, tracker.take_back, self.instance, given)
+        self.assertEqual(had, own())
+        # Whose they are is known meanwhile.
+        with mock.patch.object(self.nova, "_claim_resources") as claim:
+            claim.side_effect = lambda _: self.assertIs(self.instance, tracker.handing_out)
+            tracker.hand_out(self.instance, wanted)
+        self.assertIsNone(tracker.handing_out)
+        self.assertEqual(had, own())
+        tracker.take_back(self.instance, given)
+        self.assertEqual(([], []), own())
+
     def test_nothing_is_asked_of_who_has_all(self) -> None:
         self.counting.count(self.instance)
         self.compute.spawn(self.instance)

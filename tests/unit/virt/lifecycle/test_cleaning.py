@@ -14,6 +14,7 @@ from oslotest import base
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.model import DeliveryMode
+from nova_gpu.core.vgpu import vgpu
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import threads
@@ -115,9 +116,13 @@ class CleaningTest(base.BaseTestCase):
         self.assertEqual(str(slot), error.address)
         # What its owner destroys NVIDIA's driver cleans.
         self.calls.clear()
+        self.assertTrue(way.is_there(slot, "one", None))
         host.set_mig(CARD, [(10, 0)])
         cleaner.clean_part(way, slot)
         self.assertEqual([], self.calls)
+        self.assertFalse(way.is_there(slot, "one", None))
+        error = self.assertRaises(exception.DeviceUnavailable, way.prepare, slot, "one")
+        self.assertIn(vgpu.LOST, str(error))
 
     def test_command(self) -> None:
         self.config(group="gpu", clean_command=["/bin/true"])

@@ -348,14 +348,6 @@ class ClaimsTest(LedgerTestCase):
         self.ledger.compare({A}, self.assigned)
         self.assertTaken()
 
-    def test_the_set_that_had_it_next(self) -> None:
-        self.ledger.claim({A}, (), set(), 60)
-        self.assigned |= {pool.resource("group", A)}
-        self.ledger.compare(set(), self.assigned)
-        self.assigned.clear()
-        self.ledger.compare({A}, self.assigned)
-        self.assertTaken()
-
     def test_the_hold_takes_its_place(self) -> None:
         self.claim(A, B)
         with self.hold("one", A):
