@@ -291,17 +291,6 @@ class UnboundTest(base.BaseTestCase):
         self.assertLessEqual(found.keys(), {FIRST_CARD.address})
         return [str(*each) for each in found.values()]
 
-    def test_until_it_is_bound(self) -> None:
-        self.assertEqual([], self.reasons())
-        self.unbound.add(FIRST_CARD, IN_USE)
-        self.unbound.prune()
-        self.assertEqual({FIRST_CARD.address}, self.unbound.unavailable().keys())
-        (reason,) = self.reasons()
-        self.assertIn("for 5 minutes from then: it is in use by X (pid 1); end that first", reason)
-        self.unbound.forget(OTHER_CARD.address)
-        self.unbound.forget(FIRST_CARD.address)
-        self.assertEqual((set(), []), (self.unbound.unavailable().keys(), self.reasons()))
-
     def test_for_a_time(self) -> None:
         """And a new service tries at once."""
         self.unbound.add(FIRST_CARD, IN_USE)

@@ -14,7 +14,6 @@ from nova_gpu.core import exception
 from nova_gpu.core.model import DeliveryMode
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, Slot
 from nova_gpu.virt.delivery import ways
-from nova_gpu.virt.delivery.delivery import Delivery, Operation
 from tests.fixtures import cards, hosts
 
 CARD = "0000:3b:00.0"
@@ -66,21 +65,6 @@ class WaysTest(base.BaseTestCase):
         # A part of which nothing is known
         self.assertEqual(Kind.INSTANCE, containers.part(Kind.MEDIATED).kind)
         self.assertEqual(Kind.MEDIATED, found.part(Kind.INSTANCE).kind)
-
-    def test_what_is_refused(self) -> None:
-        containers, machines = self.ways("lxc"), self.ways("kvm")
-        live, saved = Operation.LIVE_MIGRATION, {Operation.SUSPEND, Operation.SNAPSHOT}
-
-        def refused(way: Delivery, *, has_gpus: bool = True) -> set[Operation]:
-            return {each for each in Operation if way.unsupported(each, has_gpus=has_gpus)}
-
-        rescued = {*saved, Operation.RESCUE}
-        self.assertEqual(rescued, refused(containers.whole, has_gpus=False))
-        self.assertEqual({*rescued, live}, refused(containers.whole))
-        self.assertEqual(set(), refused(machines.whole, has_gpus=False))
-        self.assertEqual({*saved, live}, refused(machines.whole))
-        for way in machines.parts.values():
-            self.assertEqual(saved, refused(way))
 
     def test_what_divides_cards(self) -> None:
         self.config(

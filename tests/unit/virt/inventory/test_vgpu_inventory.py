@@ -130,6 +130,8 @@ class TestStock(StockTestCase):
         self.assertEqual((12, 8), self.inventory(64))
         self.assertEqual((6, 6), self.inventory(65))
         self.assertEqual((3, 2), self.inventory(66))
+        slot = Slot.parse(f"{ADDRESSES[0]}/nvidia-63/0")
+        self.assertEqual((slot,), self.published.choose("another host's", [slot], 1))
 
     def test_what_the_scheduler_reads(self) -> None:
         self.assertEqual(stats.UNDIVIDED, self.published.divided())
