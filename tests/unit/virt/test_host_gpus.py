@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import types
 from typing import Any
+from unittest import mock
 
 import fixtures
 from nova import exception as nova_exception
@@ -159,6 +160,6 @@ class HostGPUsTest(ComputeTestCase):
         ):
             self.useFixture(fixtures.MockPatchObject(owner, name, what))
         for ledger, looks in ((Ledger(), 0), (gpus.ledger, 1)):
-            reader = UsageReader(libvirt, ledger, lambda: None)
-            _settle(EndedMoves(libvirt, ledger, gpus.assigned, gpus.releases, reader, lambda: None))
+            reader = UsageReader(libvirt, ledger, mock.Mock())
+            _settle(EndedMoves(libvirt, ledger, gpus.assigned, gpus.releases, reader, mock.Mock()))
             self.assertEqual(looks, placement.looks)

@@ -158,8 +158,8 @@ class StrangersTest(BulletinTest):
 
     def test_each_is_said_once(self) -> None:
         """Of whom nothing is known is not to be removed, and who reaches it is no stranger."""
-        has, reached = {FIRST: "one"}, {"one": frozenset({FIRST})}
-        self.reporter.report_strangers(has, {}, reached)
+        has: dict[Device, str] = {FIRST: "one"}
+        self.reporter.report_strangers(has, {}, {"one": frozenset({FIRST})})
         self.assertNotIn(A, self.log.output)
         for _ in range(2):
             self.reporter.report_strangers({}, has)

@@ -66,7 +66,9 @@ class VirtualFunctionsTest(base.BaseTestCase):
             (function,) = etree.fromstring(guest.to_xml()).findall("devices/hostdev")
             self.assertEqual(("pci", managed), (function.get("type"), function.get("managed")))
             expected = {"domain": "0x0000", "bus": "0xc3", "slot": "0x00", "function": "0x1"}
-            self.assertEqual(expected, dict(function.find("source/address").attrib))
+            self.assertEqual(
+                expected, dict(*(each.attrib for each in function.iterfind("source/address")))
+            )
             self.assertIsNone(function.find("address"), "libvirt finds it a place")
 
     def test_a_plain_one_that_the_hosts_driver_would_take(self) -> None:
@@ -126,9 +128,10 @@ class VirtualFunctionsTest(base.BaseTestCase):
         self.assertIsNone(self.obstacle(self.typed))
         self.host.bind(str(FUNCTION), "nvidia")  # which does not register it with VFIO
         self.assertIn("no vfio-dev in sysfs", self.obstacle(self.typed) or "")
-        for version, said in ((9010000, "libvirt 9.10.0 starts no"), (None, "not report its")):
-            own = self.host.roots, pci_aliases.DeviceSpec(())
-            way = typed_function.TypedFunctions(*own, lambda version=version: version)
+        own = self.host.roots, pci_aliases.DeviceSpec(())
+        old = typed_function.TypedFunctions(*own, lambda: 9010000)
+        silent = typed_function.TypedFunctions(*own, lambda: None)
+        for way, said in ((old, "libvirt 9.10.0 starts no"), (silent, "not report its")):
             self.assertIn(said, self.obstacle(way) or "")
 
     def test_divided_as_the_option_says(self) -> None:

@@ -11,7 +11,7 @@ from oslotest import base
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
-from nova_gpu.core.model import DeliveryMode
+from nova_gpu.core.model import GPU, DeliveryMode
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, Slot
 from nova_gpu.virt.delivery import ways
 from tests.fixtures import cards, hosts
@@ -60,8 +60,9 @@ class WaysTest(base.BaseTestCase):
             list(found.deliveries([TWO, ONE], kinds.__getitem__)),
         )
         containers, slot = self.ways("lxc"), Slot.parse("0000:5e:00.0/1g.18gb/900")
-        given = list(containers.deliveries([card, slot], lambda _: Kind.INSTANCE))
-        self.assertEqual([(containers.whole, [card, slot])], given)
+        both: list[GPU | Slot] = [card, slot]
+        given = list(containers.deliveries(both, lambda _: Kind.INSTANCE))
+        self.assertEqual([(containers.whole, both)], given)
         # A part of which nothing is known
         self.assertEqual(Kind.INSTANCE, containers.part(Kind.MEDIATED).kind)
         self.assertEqual(Kind.MEDIATED, found.part(Kind.INSTANCE).kind)

@@ -87,7 +87,7 @@ class TestStartedByLibvirt(SelectionTestCase):
             (9000000, "libvirt 9.0.0 starts no guest with virtual functions that stay", "10.0.0"),
             (None, "does not report its version"),
         ):
-            self.libvirt = version  # type: ignore[assignment]
+            self.libvirt = version
             for words in said:
                 self.assertIn(str(words), self.reason())
         vgpu.add_p4(self.host, "0000:3b:00.0")  # mediated devices take neither

@@ -25,7 +25,8 @@ class MadeAndRemovedTest(VGPUsTestCase):
             self.vgpus.make(MINE, [ONE])
         self.assertMade(ONE, uuid=OTHERS)
         self.vgpus.release([ONE], self.clean, OTHERS)
-        for given in ([PciAddress.parse(WHOLE), TWO, ONE], [ONE]):
+        both: list[Device] = [PciAddress.parse(WHOLE), TWO, ONE]
+        for given in (both, both[2:]):
             self.vgpus.make(MINE, given)
             self.assertMade(ONE, TWO)
         self.assertTrue(self.vgpus.cards.look.is_made(ONE, MINE), "known without a look")
