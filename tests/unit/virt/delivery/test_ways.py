@@ -13,7 +13,7 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, DeliveryMode
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, Slot
-from nova_gpu.virt.delivery import ways
+from nova_gpu.virt.delivery import host_hooks, ways
 from tests.fixtures import cards, hosts
 
 CARD = "0000:3b:00.0"
@@ -43,6 +43,9 @@ class WaysTest(base.BaseTestCase):
                 self.assertEqual(kinds, {found.part(kind).kind for kind in kinds})
                 words = [each.words for each in found.parts.values()]
                 self.assertEqual(len(words), len(set(words)))
+        hooks = host_hooks.HostHooks()  # where nothing is to be done around guests
+        hooks.judge(cards.card(CARD))
+        self.assertEqual({}, hooks.unavailable())
 
     def test_what_a_guest_is_given(self) -> None:
         """In its order, so that its devices come in it; whole cards' way sees every guest."""
