@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import threading
+from collections.abc import Callable
 from unittest import mock
 
 import fixtures
@@ -168,10 +169,11 @@ class BindingsTest(base.BaseTestCase):
     def test_refused_to_guests(self) -> None:
         """Until it is given to one, or forgiven"""
         card = self.card("nouveau")
-        for forgive in (
+        ways: tuple[Callable[[], None], ...] = (
             lambda: self.bindings.give_to_guests(card),
             lambda: self.bindings.forgive(card.address),
-        ):
+        )
+        for forgive in ways:
             self.host.bind(CARD, "nouveau")
             self.error = IN_USE
             self.assertRaises(exception.BindingFailed, self.bindings.give_to_guests, card)

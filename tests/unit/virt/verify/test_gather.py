@@ -161,7 +161,10 @@ class TestMade(HostTestCase):
     def test_whose_is_there(self) -> None:
         mediated = Slot.parse(f"{MEDIATING}/nvidia-64/0")
         function, other = (Slot.parse(f"{each}/nvidia-1155/0") for each in self.functions)
-        owners = {ONE: {mediated, function}, TWO: {mediated, other, mediated.parent}}
+        owners: dict[str, set[Any]] = {
+            ONE: {mediated, function},
+            TWO: {mediated, other, mediated.parent},
+        }
         self.assertEqual({}, self.made(owners))
         vgpu.make(self.host, MEDIATING, "nvidia-64", device_uuid(ONE, mediated))
         vgpu.set_profiles(self.host, self.functions[0], {}, current=1155)
