@@ -121,6 +121,9 @@ class CleaningTest(base.BaseTestCase):
         cleaner.clean_part(mediated, slot)  # which its driver cleans
         self.assertEqual([], self.calls)
         self.assertTrue(way.is_there(slot, "one", None))
+        released: list[Slot] = []
+        way.release(slot, None, released.append)  # it is cleaned, and stays
+        self.assertEqual([slot], released)
         host.set_mig(CARD, [(10, 0)])
         cleaner.clean_part(way, slot)
         self.assertEqual([], self.calls)
