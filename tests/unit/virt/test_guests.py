@@ -9,12 +9,8 @@ from unittest import mock
 import fixtures
 from nova import exception as nova_exception
 from nova import objects
-from nova.virt.libvirt import config as vconfig
-from nova.virt.libvirt import driver as libvirt_driver
 from oslotest import base
 
-from nova_gpu.core import names
-from nova_gpu.virt.driver import GPULibvirtDriver
 from nova_gpu.virt.lifecycle.start import Kind
 from tests.fixtures import hosts
 from tests.fixtures.compute import Compute, resources
@@ -96,21 +92,3 @@ class GuestsTest(base.BaseTestCase):
         self.compute.spawn(self.instance(ONE))
         self.compute.period()
         self.assertEqual((3, 1), self.inventory())
-
-
-class DriverTest(base.BaseTestCase):
-    def test_id_maps_that_privsep_can_send(self) -> None:
-        """It sends tuples, and no objects of Nova's configuration of a guest."""
-        kind = vconfig.LibvirtConfigGuestUIDMap
-        (found,) = GPULibvirtDriver._create_idmaps(kind, ["0:1000:65536"])
-        self.assertIsInstance(found, tuple)
-
-    def test_statistics_where_novas_driver_has_none(self) -> None:
-        """Nova 31.0, which is not among the releases that the tests run with"""
-        driver = GPULibvirtDriver.__new__(GPULibvirtDriver)
-        driver._gpus = mock.Mock()
-        driver._gpus.publication.stats.return_value = "{}"
-        with mock.patch.object(
-            libvirt_driver.LibvirtDriver, "get_available_resource", return_value={}
-        ):
-            self.assertEqual({"stats": {names.STATS: "{}"}}, driver.get_available_resource("host1"))

@@ -39,6 +39,8 @@ class RepeatsTest(base.BaseTestCase):
             LOG.error("It lasts: b")
         self.assertEqual(2, self.log.output.count("\n"))
         self.assertEqual("", self.said("a", "b").replace("It lasts: b\n", ""))
+        self.repeats = repeated_warnings.Repeats()  # another host's, in one process
+        self.assertEqual("It lasts: a\n", self.said("a"))
 
     def test_errors_of_one_text(self) -> None:
         with self.repeats.left_out(begins=True):
@@ -63,10 +65,3 @@ class RepeatsTest(base.BaseTestCase):
             with self.repeats.left_out(begins=True):
                 threads.for_each(lambda card: LOG.error("Not clean: %s", card), "ab")
         self.assertEqual(["Not clean: a", "Not clean: b"], sorted(self.log.output.splitlines()))
-
-    def test_hosts_of_one_process(self) -> None:
-        self.said("a")
-        other = repeated_warnings.Repeats()
-        with other.left_out(begins=True):
-            LOG.warning("It lasts: a")
-        self.assertEqual(2, self.log.output.count("\n"))

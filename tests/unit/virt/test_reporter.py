@@ -70,17 +70,15 @@ class ReportTest(BulletinTest):
     def assertSaid(self, count: int, words: str) -> None:
         self.assertEqual(count, self.log.output.count(words), self.log.output)
 
-    def test_each_card_once(self) -> None:
-        for _ in range(2):
-            self.report()
-        self.assertSaid(2, "(Tesla M2090) is offered to instances")
-        self.assertEqual([], self.types())
-
-    def test_an_obstacle_is_no_fault(self) -> None:
+    def test_obstacles(self) -> None:
+        """One that comes is a fault, and one that is there is none; each is said once."""
         for _ in range(2):
             self.report({SECOND: "no driver has it"})
+        self.assertSaid(1, "(Tesla M2090) is offered to instances")
         self.assertSaid(1, f"GPU {B} (Tesla M2090) is not offered: no driver has it")
         self.assertEqual([], self.types())
+        self.report({FIRST: "no driver has it", SECOND: "no driver has it"})
+        self.assertEqual(["gpu.fault"], self.types())
 
     def test_there_and_back(self) -> None:
         self.report()
@@ -110,11 +108,6 @@ class ReportTest(BulletinTest):
             self.assertEqual(("gpu1", (A,), UUID, 1), _main(fault))
             self.assertEqual("a-project", fault.project_id)
             self.events.clear()
-
-    def test_an_obstacle_that_comes_is_a_fault(self) -> None:
-        self.report()
-        self.report({FIRST: "no driver has it"})
-        self.assertEqual(["gpu.fault"], self.types())
 
     def test_of_a_quarantine_it_was_told_elsewhere(self) -> None:
         self.report(reserved={FIRST: "not clean"}, source=Source.QUARANTINE)
@@ -154,11 +147,6 @@ class GuestsTest(BulletinTest):
         for _ in range(2):
             self.reporter.released(OWNER, vgpus)
         self.assertEqual(["gpu.release"], self.types())
-        self.reporter.claimed(OWNER, vgpus)
-        self.reporter.released(OWNER, vgpus)
-        self.assertEqual(["gpu.claim", "gpu.release"], self.types())
-
-    def test_quarantine(self) -> None:
         self.reporter.quarantined(self.cards[0], "not clean; see the log", OWNERS[FIRST])
         (event,) = self.events
         self.assertEqual(("gpu1", (A,), UUID, 1), _main(event))
@@ -170,31 +158,20 @@ class StrangersTest(BulletinTest):
         return self.log.output.count(f"Instances do not get GPU {A}")
 
     def test_each_is_said_once(self) -> None:
-        has = {FIRST: "one"}
-        for _ in range(2):
-            self.reporter.report_strangers(has, {})
-        self.assertEqual(1, self.said())
-        self.reporter.report_strangers({}, {})
-        self.reporter.report_strangers(has, {})
-        self.assertEqual(2, self.said())
-
-    def test_of_whom_nothing_is_known_is_not_to_be_removed(self) -> None:
-        has = {FIRST: "one"}
+        """Of whom nothing is known is not to be removed, and who reaches it is no stranger."""
+        has: dict[Device, str] = {FIRST: "one"}
+        self.reporter.report_strangers(has, {}, {"one": frozenset({FIRST})})
+        self.assertNotIn(A, self.log.output)
         for _ in range(2):
             self.reporter.report_strangers({}, has)
-        self.assertEqual(1, self.said())
-        self.assertNotIn("virsh", self.log.output)
-        self.reporter.report_strangers(has, {})
-        self.assertEqual(2, self.said())
-        self.assertIn("virsh", self.log.output)
-
-    def test_guests_that_reach_another_card(self) -> None:
-        """Not as what a stranger has"""
-        has, reached = {FIRST: "one"}, {"one": frozenset({FIRST})}
-        self.reporter.report_strangers(has, {}, reached)
-        self.assertNotIn(A, self.log.output)
-        self.reporter.report_strangers(has, {})
+        self.assertEqual((1, False), (self.said(), "virsh" in self.log.output))
+        for count in (2, 2):
+            self.reporter.report_strangers(has, {})
+            self.assertEqual((count, True), (self.said(), "virsh" in self.log.output))
         self.assertIn("the domain one has it", self.log.output)
+        self.reporter.report_strangers({}, {})
+        self.reporter.report_strangers(has, {})
+        self.assertEqual(3, self.said())
 
 
 class SharedTest(BulletinTest):

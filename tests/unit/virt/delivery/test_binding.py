@@ -7,6 +7,8 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import threading
+from collections.abc import Callable
+from unittest import mock
 
 import fixtures
 from oslo_config import fixture as config_fixture
@@ -21,6 +23,8 @@ from nova_gpu.virt.usage import ledger, records
 from tests.fixtures import cards, hosts, pci
 
 CARD, AUDIO = "0000:3b:00.0", "0000:3b:00.1"
+FIRST_CARD, OTHER_CARD = cards.card(CARD), cards.card("0000:5e:00.0")
+IN_USE = exception.BindingFailed(CARD, "it is in use by X (pid 1)", "end that first")
 
 
 class BindingsTest(base.BaseTestCase):
@@ -58,31 +62,32 @@ class BindingsTest(base.BaseTestCase):
         return dataclasses.replace(cards.card(CARD, driver), companions=cards.addresses(AUDIO))
 
     def test_late_bound(self) -> None:
-        card = self.card("nouveau")
-        self.bindings.give_to_guests(card)
-        self.bindings.give_to_guests(card)
-        self.assertEqual([f"give_to_guests {CARD}"], self.calls)
-        self.bindings.cleaned([card])
-        self.bindings.cleaned([card])
-        self.assertEqual([f"give_to_guests {CARD}", f"give_to_host {CARD}"], self.calls)
-
-    def test_judged_before_anybody_gets_it(self) -> None:
-        card, refused = self.card("nouveau"), []
+        """And judged before anybody gets it"""
+        card, judged = self.card("nouveau"), []
         bindings = self.bindings
-        bindings.judge = lambda card: refused.append((card.address, {*bindings.unavailable()}))
-        bindings.give_to_guests(card)
+        bindings.judge = lambda card: judged.append((card.address, {*bindings.unavailable()}))
+        for _ in range(2):
+            bindings.give_to_guests(card)
+        self.assertEqual([f"give_to_guests {CARD}"], self.calls)
         self.assertEqual(frozenset(), bindings.unavailable().keys())
-        bindings.cleaned([card])
-        self.assertEqual([(card.address, frozenset({card.address}))], refused)
+        for _ in range(2):
+            bindings.cleaned([card])
+        self.assertEqual([f"give_to_guests {CARD}", f"give_to_host {CARD}"], self.calls)
+        self.assertEqual((card.address, frozenset({card.address})), judged[0])
         self.assertEqual(frozenset(), bindings.unavailable().keys())
 
     def test_begun_before_the_start(self) -> None:
         card = self.card("nouveau")
-        self.bindings.begin(card, "one")
-        self.bindings.finish(card, "one")
-        self.bindings.begin(card, "one")
-        self.bindings.finish(card, "one")
+        for _ in range(2):
+            self.bindings.begin(card, "one")
+            self.bindings.finish(card, "one")
         self.assertEqual([f"give_to_guests {CARD}"], self.calls)
+        self.bindings.cleaned([card])
+        self.bindings.begin(card, "one")
+        self.bindings._begun[card.address][1].result(10)
+        self.bindings.cleaned([card])  # the host had it back meanwhile
+        self.bindings.finish(card, "one")
+        self.assertTrue(passthrough.is_with_vfio(card, self.host.roots))
 
     def test_some_of_the_daemons_threads_are_left(self) -> None:
         """Also where the host's driver hangs, of all cards, and one is cleaned meanwhile."""
@@ -116,32 +121,18 @@ class BindingsTest(base.BaseTestCase):
             bindings.give_to_guests(found[0])
 
     def test_begun_in_vain(self) -> None:
-        """It is not tried a second time for the same start."""
+        """It is not tried a second time for the same start, and for another one it is."""
         card = self.card("nouveau")
-        self.error = exception.BindingFailed(CARD, "it is in use by X (pid 1)", "end that first")
+        self.error = IN_USE
         self.bindings.begin(card, "one")
         self.assertRaises(exception.BindingFailed, self.bindings.finish, card, "one")
         self.assertEqual([f"give_to_guests {CARD}"], self.calls)
-        self.error = None
-        self.bindings.finish(card, "one")
-        self.assertEqual([f"give_to_guests {CARD}"] * 2, self.calls)
-
-    def test_begun_for_one_that_did_not_come(self) -> None:
-        card = self.card("nouveau")
-        self.error = exception.BindingFailed(CARD, "it is in use by X (pid 1)", "end that first")
         self.bindings.begin(card, "one")
         self.assertTrue(self.bindings._begun[card.address][1].exception(10))
         self.error = None
         self.bindings.finish(card, "other")
         self.assertTrue(passthrough.is_with_vfio(card, self.host.roots))
-
-    def test_host_had_it_back_meanwhile(self) -> None:
-        card = self.card("nouveau")
-        self.bindings.begin(card, "one")
-        self.bindings._begun[card.address][1].result(10)
-        self.bindings.cleaned([card])
-        self.bindings.finish(card, "one")
-        self.assertTrue(passthrough.is_with_vfio(card, self.host.roots))
+        self.assertEqual([f"give_to_guests {CARD}"] * 3, self.calls)
 
     def test_a_companion_alone_with_the_host_is_bound(self) -> None:
         card = self.card("vfio-pci")
@@ -176,24 +167,23 @@ class BindingsTest(base.BaseTestCase):
         self.assertEqual([], self.calls)
 
     def test_refused_to_guests(self) -> None:
+        """Until it is given to one, or forgiven"""
         card = self.card("nouveau")
-        self.error = exception.BindingFailed(CARD, "it is in use by X (pid 1)", "end that first")
-        self.assertRaises(exception.BindingFailed, self.bindings.give_to_guests, card)
-        self.assertIn("in use by X", self.log.output)
-        self.assertEqual({card.address}, self.bindings.unavailable().keys())
-        self.assertEqual({card.address}, bind_failures.unavailable(self.folder, [card]).keys())
-        self.error = None
-        self.bindings.give_to_guests(card)
-        self.assertEqual(set(), self.bindings.unavailable().keys())
-        self.assertEqual({}, bind_failures.unavailable(self.folder, [card]))
-
-    def test_forgiven(self) -> None:
-        card = self.card("nouveau")
-        self.error = exception.BindingFailed(CARD, "there is no GPU at this address", "see")
-        self.assertRaises(exception.BindingFailed, self.bindings.give_to_guests, card)
-        self.bindings.forgive(card.address)
-        self.assertEqual(set(), self.bindings.unavailable().keys())
-        self.assertEqual({}, bind_failures.unavailable(self.folder, [card]))
+        ways: tuple[Callable[[], None], ...] = (
+            lambda: self.bindings.give_to_guests(card),
+            lambda: self.bindings.forgive(card.address),
+        )
+        for forgive in ways:
+            self.host.bind(CARD, "nouveau")
+            self.error = IN_USE
+            self.assertRaises(exception.BindingFailed, self.bindings.give_to_guests, card)
+            self.assertIn("in use by X", self.log.output)
+            self.assertEqual({card.address}, self.bindings.unavailable().keys())
+            self.assertEqual({card.address}, bind_failures.unavailable(self.folder, [card]).keys())
+            self.error = None
+            forgive()
+            self.assertEqual(set(), self.bindings.unavailable().keys())
+            self.assertEqual({}, bind_failures.unavailable(self.folder, [card]))
 
     def test_refused_to_the_host(self) -> None:
         """Whatever privsep raises: a guest is being removed. It is said once, and tried again."""
@@ -243,35 +233,23 @@ class BindingsTest(base.BaseTestCase):
         self.ledger.read_records(lambda guests: records.Records(counted))
 
     def test_taken_again_of_whoever_has_it(self) -> None:
-        """Also where its domain is gone: a reboot had failed."""
+        """Also where its domain is gone: a reboot had failed. Nobody's is given back at once."""
         card = self.card("nouveau")
         self.count(card)
-        self.bindings.looked([card])
-        self.host.bind(CARD, "nouveau")
-        self.bindings.looked([card])
+        for _ in range(2):
+            self.bindings.looked([card])
         self.assertEqual([f"give_to_guests {CARD}"], self.calls)
-
-    def test_not_taken_again(self) -> None:
-        """Whatever privsep raises: the service is being started."""
-        card = self.card("nouveau")
-        self.count(card)
-        for error in (
-            exception.BindingFailed(CARD, "it is in use by X (pid 1)", "end that first"),
-            TypeError("no such error class"),
-        ):
+        self.host.bind(CARD, "nouveau")
+        for error in (IN_USE, TypeError("whatever privsep raises: no such error class")):
             self.error = error
             self.new_service().looked([card])
             self.assertIn(str(error), self.log.output)
-
-    def test_nobodys_is_given_back_at_once(self) -> None:
-        card = self.card("nouveau")
-        self.bindings.give_to_guests(card)
-        self.count(card)
+        self.error = None
         self.bindings.looked([card])
-        self.assertEqual([f"give_to_guests {CARD}"], self.calls)
+        self.calls.clear()
         self.ledger.read_records(lambda guests: records.Records({}))
         self.bindings.looked([card])
-        self.assertEqual([f"give_to_guests {CARD}", f"give_to_host {CARD}"], self.calls)
+        self.assertEqual([f"give_to_host {CARD}"], self.calls)
 
     def test_a_start_waits_for_a_card_that_is_given_back(self) -> None:
         card = self.card("nouveau")
@@ -301,3 +279,39 @@ class BindingsTest(base.BaseTestCase):
             thread.join(200)
         self.assertEqual([f"give_to_guests {CARD}"] * 2, self.calls)
         self.assertEqual("vfio-pci", (self.host.path(CARD) / "driver").resolve().name)
+
+
+class UnboundTest(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path, "gpu-unbound")
+        self.unbound = bind_failures.BindFailures(self.folder)
+        self.log = self.useFixture(fixtures.FakeLogger())
+
+    def reasons(self) -> list[str]:
+        found = bind_failures.unavailable(self.folder, [FIRST_CARD, OTHER_CARD])
+        self.assertLessEqual(found.keys(), {FIRST_CARD.address})
+        return [str(*each) for each in found.values()]
+
+    def test_for_a_time(self) -> None:
+        """And a new service tries at once."""
+        self.unbound.add(FIRST_CARD, IN_USE)
+        new = bind_failures.BindFailures(self.folder)
+        new.prune()
+        self.assertEqual((set(), []), (new.unavailable().keys(), self.reasons()))
+        with mock.patch.object(bind_failures, "_RETRY_AFTER_S", 0.0):
+            self.unbound.add(FIRST_CARD, IN_USE)
+        self.assertEqual(set(), self.unbound.unavailable().keys())
+        self.unbound.prune()
+        self.assertEqual([], list(self.folder.iterdir()))
+
+    def test_not_written_down(self) -> None:
+        """Only nova-gpu list does not know it then."""
+        self.folder.write_text("no folder")
+        self.unbound.add(FIRST_CARD, IN_USE)
+        self.assertEqual({FIRST_CARD.address}, self.unbound.unavailable().keys())
+        self.assertIn("nova-gpu list does not show the failed binding of GPU", self.log.output)
+        self.unbound.prune()
+        self.assertEqual([], self.reasons())
+        self.unbound.forget(FIRST_CARD.address)
+        self.assertEqual(set(), self.unbound.unavailable().keys())

@@ -6,7 +6,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import ddt
 import fixtures
 from lxml import etree
 from nova import exception as nova_exception
@@ -83,7 +82,6 @@ class AddressSpaceTestCase(base.BaseTestCase):
         return str(raised.exception)
 
 
-@ddt.ddt
 class DomainTest(AddressSpaceTestCase):
     def guest(self, *, uefi: bool, cpu_mode: str = "host-model", ports: int = 0) -> Any:
         guest = vconfig.LibvirtConfigGuest()
@@ -113,14 +111,15 @@ class DomainTest(AddressSpaceTestCase):
         hole = domain.findtext("devices/controller[@model='pcie-root']/pcihole64")
         return ({} if bits is None else dict(bits.attrib)), hole
 
-    @ddt.data(256, 512, 768)
-    def test_four_large_cards(self, gib: int) -> None:
+    def test_four_large_cards(self) -> None:
         """The bits are worked out in tests/unit/core/guest/test_address_space.py."""
-        for is_uefi, bits in ((False, 41), (True, 43)):
-            self.assertEqual(
-                ({"mode": "emulate", "bits": str(bits)}, str(1023 << 20)),
-                self.said(self.domain(gib, uefi=is_uefi)),
-            )
+        hole = str(1023 << 20)
+        for gib, is_uefi, bits in ((256, False, 41), (256, True, 43), (768, True, 43)):
+            emulated = {"mode": "emulate", "bits": str(bits)}
+            self.assertEqual((emulated, hole), self.said(self.domain(gib, uefi=is_uefi)))
+        self.config.config(group="libvirt", cpu_mode="host-passthrough")
+        passed = self.domain(256, uefi=True)
+        self.assertEqual(({"mode": "passthrough"}, hole), self.said(passed))
 
     def test_one_root(self) -> None:
         for ports in (0, 1):
@@ -129,12 +128,6 @@ class DomainTest(AddressSpaceTestCase):
             self.assertEqual("0", root.get("index"))
             self.assertEqual("KiB", root.find("pcihole64").get("unit"))
             self.assertIs(root, domain.find("devices")[0])
-
-    def test_the_hosts_own_bits(self) -> None:
-        self.config.config(group="libvirt", cpu_mode="host-passthrough")
-        self.assertEqual(
-            ({"mode": "passthrough"}, str(1023 << 20)), self.said(self.domain(256, uefi=True))
-        )
 
     def test_an_iommu_that_is_narrower_than_the_processor(self) -> None:
         """Firmware puts also small BARs at the end of what the processor has."""
@@ -187,103 +180,73 @@ class DomainTest(AddressSpaceTestCase):
         self.set_up(guest, self.instance(256))
         self.assertEqual(1, len(etree.fromstring(guest.to_xml()).findall("cpu/feature")))
 
-    def test_small_cards_leave_it_as_it_is(self) -> None:
+    def test_what_leaves_it_as_it_is(self) -> None:
+        """ARM, the operator's figure, and small cards"""
+        arm = self.guest(uefi=True)
+        arm.os_mach_type = "virt-7.2"
+        self.assertUnchanged(arm, 16)
+        self.config.config(group="gpu", guest_mmio_gib=1024)
+        self.assertEqual(({}, None), self.said(self.domain(256, uefi=True)))
+        CONF.clear_override("guest_mmio_gib", "gpu")
         for address in (f"0000:{number}1:00.0" for number in range(1, 5)):
             pci.write_bars(self.host.path(address), [(16, False), (256, True), (32, True)])
         for uefi in (False, True):
-            guest = self.guest(uefi=uefi)
-            before = guest.to_xml()
-            self.set_up(guest, self.instance(256))
-            self.assertEqual(before, guest.to_xml())
+            self.assertUnchanged(self.guest(uefi=uefi), 256)
 
-    def test_the_operators_figure_leaves_it_as_it_is(self) -> None:
-        self.config.config(group="gpu", guest_mmio_gib=1024)
-        self.assertEqual(({}, None), self.said(self.domain(256, uefi=True)))
-
-    def test_arm(self) -> None:
-        guest = self.guest(uefi=True)
-        guest.os_mach_type = "virt-7.2"
+    def assertUnchanged(self, guest: Any, gib: int) -> None:
         before = guest.to_xml()
-        self.set_up(guest, self.instance(16))
+        self.set_up(guest, self.instance(gib))
         self.assertEqual(before, guest.to_xml())
 
 
 class RefuseTest(AddressSpaceTestCase):
-    def test_without_a_cpu_model(self) -> None:
+    def assertSaid(self, gib: int, *words: str, specs: Any = None, **image: Any) -> None:
+        said = self.refused(self.instance(gib, specs, **image))
+        for each in words:
+            self.assertIn(each, said)
+
+    def test_bits(self) -> None:
+        """Of flavor and image, and where the host gives a guest no model"""
+        emulated = {"hw:maxphysaddr_mode": "emulate", "hw:maxphysaddr_bits": "42"}
+        uefi = {"hw_firmware_type": "uefi"}
+        few = "UEFI has no room in 42 address bits in addition to 256 GiB"
+        self.assertSaid(256, few, "leave hw:maxphysaddr_mode out of flavor", specs=emulated, **uefi)
+        self.refuse(self.instance(256, emulated | {"hw:maxphysaddr_bits": "43"}, **uefi))
+        image = {"hw_maxphysaddr_mode": "emulate", "hw_maxphysaddr_bits": 40}
+        self.assertSaid(256, "40 address bits", **image)
         self.config.config(group="libvirt", cpu_mode="none")
-        said = self.refused(self.instance(256))
-        self.assertIn("together they map 1024 GiB", said)
-        self.assertIn("BIOS has no room in 40 address bits in addition to 256 GiB of memory", said)
-        self.assertIn("set [libvirt]cpu_mode = host-model", said)
-        self.assertIn("have 46 bits", said)
+        few = "BIOS has no room in 40 address bits in addition to 256 GiB of memory"
+        more = "set [libvirt]cpu_mode = host-model", "have 46 bits"
+        self.assertSaid(256, "together they map 1024 GiB", few, *more)
+        # A flavor may have the processor's own bits where the hosts' guests have 40.
+        self.assertEqual(4, guest_address_space.most(self.cards(), self.host.roots))
 
-    def test_the_flavors_bits(self) -> None:
-        specs = {"hw:maxphysaddr_mode": "emulate", "hw:maxphysaddr_bits": "42"}
-        said = self.refused(self.instance(256, specs, hw_firmware_type="uefi"))
-        self.assertIn("UEFI has no room in 42 address bits in addition to 256 GiB", said)
-        self.assertIn("leave hw:maxphysaddr_mode out of flavor and image", said)
-        specs["hw:maxphysaddr_bits"] = "43"
-        self.refuse(self.instance(256, specs, hw_firmware_type="uefi"))
-
-    def test_bits_of_the_image(self) -> None:
-        said = self.refused(
-            self.instance(256, hw_maxphysaddr_mode="emulate", hw_maxphysaddr_bits=40)
-        )
-        self.assertIn("40 address bits", said)
-
-    def test_uefi_of_a_desktop(self) -> None:
-        self.make_host("27b8", 2, processors.DESKTOP)
-        said = self.refused(self.instance(32, hw_firmware_type="uefi"))
-        self.assertIn("39 address bits", said)
-        self.assertIn("without hw_firmware_type=uefi", said)
-        self.refuse(self.instance(32))
-
-    def test_no_pages_of_a_gib(self) -> None:
+    def test_of_the_processor(self) -> None:
+        without = "without hw_firmware_type=uefi"
         processor = dataclasses.replace(processors.SERVER, flags="fpu vme de pse")
-        self.make_host(large_cards.H100_NVL, 4, processor)
-        said = self.refused(self.instance(256, hw_firmware_type="uefi"))
-        self.assertIn("without hw_firmware_type=uefi", said)
+        self.make_host(large_cards.H100_NVL, 4, processor)  # no pages of a GiB
+        self.assertSaid(256, without, hw_firmware_type="uefi")
         self.refuse(self.instance(256))
+        self.make_host("27b8", 2, processors.DESKTOP)
+        self.assertSaid(32, "39 address bits", without, hw_firmware_type="uefi")
+        self.refuse(self.instance(32))
+        self.make_host("27b8", 8, processors.DESKTOP)
+        # 512 GiB of addresses: each window has 64, and memory and ports take of the first.
+        self.assertEqual(7, guest_address_space.most(self.cards(), self.host.roots))
 
     def test_a_narrow_iommu(self) -> None:
         processors.write_intel_iommu(self.host.roots.sysfs, "dmar0", 0x1C0000C40660462)
-        said = self.refused(self.instance(256))
-        self.assertIn("39 address bits", said)
-        self.assertIn("ask for fewer, or for less memory", said)
+        self.assertSaid(256, "39 address bits", "ask for fewer, or for less memory")
         self.config.config(group="libvirt", cpu_mode="host-passthrough")
-        self.assertIn("39 address bits", self.refused(self.instance(256)))
+        self.assertSaid(256, "39 address bits")
 
     def test_the_operators_figure(self) -> None:
-        self.config.config(group="gpu", guest_mmio_gib=512)
-        said = self.refused(self.instance(16))
-        self.assertIn("together they map 1024 GiB", said)
-        self.assertIn("unset [gpu]guest_mmio_gib", said)
-
-
-class MostTest(AddressSpaceTestCase):
-    def most(self) -> int:
-        return guest_address_space.most(self.cards(), self.host.roots)
-
-    def test_a_server(self) -> None:
-        self.assertEqual(4, self.most())
-        # A flavor may have the processor's own bits where the hosts' guests have 40.
-        self.config.config(group="libvirt", cpu_mode="none")
-        self.assertEqual(4, self.most())
-
-    def test_a_desktop(self) -> None:
-        """512 GiB of addresses: each window has 64, and memory and ports take of the first."""
-        self.make_host("27b8", 8, processors.DESKTOP)
-        self.assertEqual(7, self.most())
-
-    def test_the_operators_figure(self) -> None:
-        self.config.config(group="gpu", guest_mmio_gib=512)
-        self.assertEqual(2, self.most())
-
-    def test_cards_that_are_gone(self) -> None:
         cards = self.cards()
-        self.config.config(group="gpu", guest_mmio_gib=512)
-        self.host.remove(str(cards[0].address))
-        self.assertEqual(2, guest_address_space.most(cards, self.host.roots))
-        for card in cards[1:]:
-            self.host.remove(str(card.address))
         self.assertEqual(4, guest_address_space.most(cards, self.host.roots))
+        self.config.config(group="gpu", guest_mmio_gib=512)
+        self.assertSaid(16, "together they map 1024 GiB", "unset [gpu]guest_mmio_gib")
+        for gone, most in ((0, 2), (1, 2), (4, 4)):
+            for card in cards[:gone]:
+                if self.host.has(str(card.address)):
+                    self.host.remove(str(card.address))
+            self.assertEqual(most, guest_address_space.most(cards, self.host.roots))

@@ -15,7 +15,6 @@ from oslotest import base
 from nova_gpu.core import device, exception
 from nova_gpu.core.container import GuestContents, Mount
 from nova_gpu.core.model import GPU
-from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
 from nova_gpu.virt.delivery import guest_config
 from nova_gpu.virt.usage import domains
 from tests.fixtures import cards
@@ -39,40 +38,26 @@ def container() -> vconfig.LibvirtConfigGuest:
 
 
 class AddNodesTest(unittest.TestCase):
-    def setUp(self) -> None:
+    def test_what_a_container_sees(self) -> None:
         config = container()
         guest_config.add_nodes(config, ADDRESSES, CONTENTS)
-        self.xml = config.to_xml()
-        self.domain: Any = etree.fromstring(self.xml)
-
-    def test_each_node_is_device_and_mount(self) -> None:
+        xml = config.to_xml()
+        domain: Any = etree.fromstring(xml)
         for node in CONTENTS.nodes:
-            with self.subTest(node=node):
-                (device,) = self.domain.xpath(f"devices/hostdev[source/char='{node}']")
-                self.assertEqual({"mode": "capabilities", "type": "misc"}, dict(device.attrib))
-                (mount,) = self.domain.xpath(f"devices/filesystem[source/@dir='{node}']")
-                self.assertEqual(node, mount.find("target").get("dir"))
-                self.assertIsNone(mount.find("readonly"))
-
-    def test_mounts_are_read_only(self) -> None:
-        (mount,) = self.domain.xpath("devices/filesystem[target/@dir='/usr/lib/nova-gpu']")
+            (device,) = domain.xpath(f"devices/hostdev[source/char='{node}']")
+            self.assertEqual({"mode": "capabilities", "type": "misc"}, dict(device.attrib))
+            (mount,) = domain.xpath(f"devices/filesystem[source/@dir='{node}']")
+            self.assertEqual(node, mount.find("target").get("dir"))
+            self.assertIsNone(mount.find("readonly"))
+        (mount,) = domain.xpath("devices/filesystem[target/@dir='/usr/lib/nova-gpu']")
         self.assertEqual("/var/lib/nova/gpu-libraries/570", mount.find("source").get("dir"))
         self.assertIsNotNone(mount.find("readonly"))
-
-    def test_root_stays_the_first_filesystem(self) -> None:
-        self.assertEqual("/", self.domain.find("devices/filesystem/target").get("dir"))
-
-    def test_environment(self) -> None:
-        (env,) = self.domain.findall("os/initenv")
+        # The root stays the first.
+        self.assertEqual("/", domain.find("devices/filesystem/target").get("dir"))
+        (env,) = domain.findall("os/initenv")
         self.assertEqual(("LD_LIBRARY_PATH", "/usr/lib/nova-gpu"), (env.get("name"), env.text))
-
-    def test_metadata_says_which(self) -> None:
-        self.assertEqual(set(ADDRESSES), domains.gpus_in(self.xml, domains.Parts({}, {})))
-
-    def test_nova_reads_its_own_back(self) -> None:
-        config = vconfig.LibvirtConfigGuest()
-        config.parse_str(self.xml)
-        self.assertEqual("lxc", config.virt_type)
+        self.assertEqual(set(ADDRESSES), domains.gpus_in(xml, domains.Parts({}, {})))
+        vconfig.LibvirtConfigGuest().parse_str(xml)
 
 
 class IDMapTest(unittest.TestCase):
@@ -100,55 +85,14 @@ class GuestMetadataTest(base.BaseTestCase):
         return str(guest.to_xml())
 
     def test_is_read_back(self) -> None:
-        """Of a host that has none of them any more"""
+        """Of a host that has none of them any more, and in the format of earlier releases"""
         parts = domains.Parts({}, {}, {}, lambda _: None)
-        self.assertEqual(frozenset(DEVICES), domains.gpus_in(self.xml(*DEVICES), parts))
-        self.assertEqual(frozenset(), domains.gpus_in(self.xml(), parts))
-
-    def test_format(self) -> None:
-        """Domains of an earlier release are read, and those of this one by it."""
         xml = self.xml(*DEVICES)
+        self.assertEqual(frozenset(DEVICES), domains.gpus_in(xml, parts))
+        self.assertEqual(frozenset(), domains.gpus_in(self.xml(), parts))
         self.assertIn('xmlns:gpu="urn:nova-gpu:domain:1"', xml)
         for each in DEVICES:
             self.assertIn(f'<gpu:gpu address="{each}"/>', xml)
-
-
-INSTANCE = "7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4d"
-MEDIATED = Slot.parse("0000:3b:00.0/nvidia-63/2")
-FUNCTION = Slot.parse("0000:af:02.5/nvidia-1155/0")
-
-
-class AddVGPUsTest(unittest.TestCase):
-    def test_each_in_its_own_way(self) -> None:
-        guest = vconfig.LibvirtConfigGuest()
-        guest.name, guest.virt_type, guest.os_type = "instance-00000001", "kvm", "hvm"
-        guest_config.add_vgpus(
-            guest,
-            {
-                MEDIATED: guest_config.GuestMediatedDevice(INSTANCE, MEDIATED),
-                FUNCTION: guest_config.GuestVirtualFunction(FUNCTION.parent, managed=False),
-            },
-        )
-        xml = guest.to_xml()
-        mediated, function = etree.fromstring(xml).findall("devices/hostdev")
-        self.assertEqual(
-            {"mode": "subsystem", "type": "mdev", "model": "vfio-pci", "managed": "no"},
-            dict(mediated.attrib),
-        )
-        (address,) = mediated.findall("source/address")
-        self.assertEqual(device_uuid(INSTANCE, MEDIATED), address.get("uuid"))
-        # Its driver is to stay, and libvirt is to find it a place.
-        self.assertEqual(
-            {"mode": "subsystem", "type": "pci", "managed": "no"}, dict(function.attrib)
-        )
-        (address,) = function
-        (address,) = address
-        self.assertEqual(
-            {"domain": "0x0000", "bus": "0xaf", "slot": "0x02", "function": "0x5"},
-            dict(address.attrib),
-        )
-        parts = domains.Parts({}, {FUNCTION.parent: FUNCTION.parent})
-        self.assertEqual({MEDIATED, FUNCTION}, domains.gpus_in(xml, parts))
 
 
 def whole(address: str, *companions: str) -> GPU:
@@ -234,49 +178,38 @@ class AddCardsTest(unittest.TestCase):
         config = guest()
         guest_config.add_cards(config, [PAIR, ALONE], option_rom=True)
         self.assertIs(config, guest_config.with_cliques(config))
-        domain = self.domain(PAIR, ALONE)
+        xml = config.to_xml()
+        domain = etree.fromstring(xml)
         self.assertEqual([], domain.xpath("devices/hostdev/alias"))
         self.assertEqual("devices", domain[-1].tag)
+        found = domains.gpus_in(xml, domains.Parts({}, {}))
+        self.assertEqual({PAIR.address, ALONE.address}, found)
+        again = vconfig.LibvirtConfigGuest()
+        again.parse_str(xml)
+        kind = vconfig.LibvirtConfigGuestHostdevPCI
+        self.assertEqual(3, sum(isinstance(each, kind) for each in again.devices))
 
-    def test_in_front_of_novas_devices(self) -> None:
-        """Else libvirt would give the numbers of our ports to those of Nova."""
-        devices = self.domain(PAIR).find("devices")
-        kinds = [each.get("model") or each.tag for each in devices]
-        self.assertEqual(
-            ["pcie-root-port", "hostdev", "hostdev", "video", "pcie-root", "pcie-root-port"], kinds
-        )
-
-    def test_without_ports_of_novas_libvirt_makes_all(self) -> None:
-        """If one was defined it would leave none free to attach a device to."""
+    def test_ports(self) -> None:
+        """Ours are in front of Nova's devices: else libvirt would give their numbers to those. Of a
+        guest without any libvirt makes all: one that is defined would leave none free."""
+        kinds = [each.get("model") or each.tag for each in self.domain(PAIR).find("devices")]
+        expected = ["pcie-root-port", "hostdev", "hostdev", "video", "pcie-root", "pcie-root-port"]
+        self.assertEqual(expected, kinds)
         domain = self.domain(PAIR, ALONE, ports=0)
         self.assertEqual([], domain.xpath("devices/controller"))
-        self.assertEqual(
-            ["0x01", "0x01", "0x02"], domain.xpath("devices/hostdev/address[@type='pci']/@bus")
-        )
+        buses = domain.xpath("devices/hostdev/address[@type='pci']/@bus")
+        self.assertEqual(["0x01", "0x01", "0x02"], buses)
 
     def test_option_rom(self) -> None:
         self.assertEqual([], self.domain(PAIR).xpath("devices/hostdev/rom"))
         roms = self.domain(PAIR, option_rom=False).xpath("devices/hostdev/rom")
         self.assertEqual([{"bar": "off"}, {"bar": "off"}], [dict(each.attrib) for each in roms])
 
-    def test_read_back(self) -> None:
-        config = guest()
-        guest_config.add_cards(config, [PAIR, ALONE], option_rom=True)
-        nothing = domains.Parts({}, {})
-        self.assertEqual({PAIR.address, ALONE.address}, domains.gpus_in(config.to_xml(), nothing))
-        again = vconfig.LibvirtConfigGuest()
-        again.parse_str(config.to_xml())
-        kind = vconfig.LibvirtConfigGuestHostdevPCI
-        self.assertEqual(3, sum(isinstance(each, kind) for each in again.devices))
-
-
-class MachineTypeTest(unittest.TestCase):
-    def test_of_the_guest_that_is_rendered(self) -> None:
+    def test_machine_type_of_the_guest_that_is_rendered(self) -> None:
         """The image of a rescue may say another than the instance's own."""
         config = guest("pc")
-        self.assertRaises(
-            exception.GuestUnfit, guest_config.add_cards, config, [PAIR], option_rom=True
-        )
+        add = guest_config.add_cards
+        self.assertRaises(exception.GuestUnfit, add, config, [PAIR], option_rom=True)
         self.assertEqual(3, len(config.devices))
 
 

@@ -5,7 +5,6 @@ the cards' places."""
 
 from __future__ import annotations
 
-import itertools
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -20,12 +19,12 @@ from oslotest import base
 
 from nova_gpu.core import exception
 from nova_gpu.core.guest import tree
-from nova_gpu.core.model import GPU, PciAddress
-from nova_gpu.core.topology import nearness
-from nova_gpu.host.pci import discovery, selection
+from nova_gpu.core.model import GPU
+from nova_gpu.host.pci import discovery
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt.delivery import guest_config, guest_tree
-from nova_gpu.virt.usage import domains, records
+from nova_gpu.virt.delivery.delivery import described
+from nova_gpu.virt.usage import records
 from tests.fixtures import cards, hosts, pci
 from tests.fixtures.guest_trees import ALONE, ELSEWHERE, PAIR
 
@@ -249,72 +248,21 @@ class RenderTest(GuestTreeTestCase):
         self.assertIsNone(domain.find("cpu/numa"))
         self.assertEqual([], domain.findall("devices/controller/target/node"))
 
-    def test_read_back(self) -> None:
-        guest = self.guest()
-        self.domain(guest, [*PAIR, ELSEWHERE])
-        nothing = domains.Parts({}, {})
-        held = {each.address for each in (*PAIR, ELSEWHERE)}
-        self.assertEqual(held, domains.gpus_in(guest.to_xml(), nothing))
-        vconfig.LibvirtConfigGuest().parse_str(guest.to_xml())
-
-
-def switched(switch: str, node: int, root: str, *addresses: str) -> list[GPU]:
-    return [
-        cards.placed(each, node, pci_root=root, pcie_switch=PciAddress.parse(switch))
-        for each in addresses
-    ]
-
-
-# A root of the host each: a card, two behind a switch, two behind ports, both, two switches, and
-# one of which nobody knows the node.
-SHAPES = [
-    cards.placed("0000:01:00.0", 0, pci_root="pci0000:00"),
-    *switched("0000:11:00.0", 0, "pci0000:10", "0000:12:00.0", "0000:13:00.0"),
-    cards.placed("0000:21:00.0", 1, pci_root="pci0000:20"),
-    cards.placed("0000:22:00.0", 1, pci_root="pci0000:20"),
-    *switched("0000:31:00.0", 1, "pci0000:30", "0000:32:00.0", "0000:33:00.0"),
-    cards.placed("0000:35:00.0", 1, pci_root="pci0000:30"),
-    *switched("0000:41:00.0", 0, "pci0000:40", "0000:42:00.0", "0000:43:00.0"),
-    *switched("0000:45:00.0", 0, "pci0000:40", "0000:46:00.0", "0000:47:00.0"),
-    cards.placed("0000:51:00.0", None, pci_root="pci0000:50"),
-]
-# What Linux 6.1 showed in /sys/devices, with numa_node, of a guest of QEMU 7.2 with their tree and
-# pci-testdev in their places: by SeaBIOS 1.16.2 with BARs of 32 GiB and 40 address bits, each of
-# which got its place. OVMF 2022.11 numbers the buses so, too.
-SEEN = """\
-pci0000:e5/0000:e5:00.0/0000:e6:00.0 0
-pci0000:e7/0000:e7:00.0/0000:e8:00.0/0000:e9:00.0/0000:ea:00.0 0
-pci0000:e7/0000:e7:00.0/0000:e8:00.0/0000:e9:01.0/0000:eb:00.0 0
-pci0000:ec/0000:ec:00.0/0000:ed:00.0 1
-pci0000:ec/0000:ec:01.0/0000:ee:00.0 1
-pci0000:ef/0000:ef:00.0/0000:f0:00.0/0000:f1:00.0/0000:f2:00.0 1
-pci0000:ef/0000:ef:00.0/0000:f0:00.0/0000:f1:01.0/0000:f3:00.0 1
-pci0000:ef/0000:ef:01.0/0000:f4:00.0 1
-pci0000:f5/0000:f5:00.0/0000:f6:00.0/0000:f7:00.0/0000:f8:00.0 0
-pci0000:f5/0000:f5:00.0/0000:f6:00.0/0000:f7:01.0/0000:f9:00.0 0
-pci0000:f5/0000:f5:01.0/0000:fa:00.0/0000:fb:00.0/0000:fc:00.0 0
-pci0000:f5/0000:f5:01.0/0000:fa:00.0/0000:fb:01.0/0000:fd:00.0 0
-pci0000:fe/0000:fe:00.0/0000:ff:00.0 -1
-"""
-
 
 class SeenTest(GuestTreeTestCase):
-    def test_a_guest_sees_what_its_host_does(self) -> None:
-        host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
-        for path, node in (line.split() for line in SEEN.splitlines()):
-            host.add_gpu_at(path, int(node), "10de", "2335")
-        nvidia = selection.Selection.parse(["10de"], [], [])
-        found = discovery.discover(host.roots, nvidia, {}, dict)
-        seen = {card.address: card for card in found}
-        planned = tree.of(SHAPES)
+    def test_links_of_cards_and_switches(self) -> None:
+        """What a guest is told, which cannot see them"""
+        host = hosts.build("switched-8", self.useFixture(fixtures.TempDir()).path)
+        for bus, speed in (("04", "5.0"), ("02", "8.0"), ("01", "2.5")):
+            folder = host.path(f"0000:{bus}:00.0")
+            (folder / "max_link_speed").write_text(f"{speed} GT/s PCIe\n")
+            (folder / "max_link_width").write_text("16\n")
+        found = discovery.cards_at(cards.addresses("0000:04:00.0", "0000:05:00.0"), host.roots)
+        planned = tree.of(found)
         assert planned is not None
-        places = planned.places()
-        self.assertEqual({place.address for place in places.values()}, seen.keys())
-        for card in SHAPES:
-            place = places[card.address]
-            there = seen[place.address]
-            self.assertEqual((card.numa_node, place.node), (there.numa_node, there.numa_node))
-            self.assertEqual(place.switch, there.pcie_switch)
-        for one, other in itertools.combinations(SHAPES, 2):
-            pair = (seen[places[each.address].address] for each in (one, other))
-            self.assertEqual(nearness.between(one, other), nearness.between(*pair))
+        one, other = described(found, planned.places(), host.roots)
+        self.assertEqual({"speed": "5.0 GT/s PCIe", "width": 16}, one["pcie"])
+        self.assertIsNone(other["pcie"])
+        for each in (one, other):
+            assert each["switch"] is not None
+            self.assertEqual({"speed": "2.5 GT/s PCIe", "width": 16}, each["switch"]["pcie"])

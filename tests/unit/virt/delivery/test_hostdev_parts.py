@@ -13,7 +13,12 @@ from oslotest import base
 from nova_gpu.core.flavor import request
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import Kind, Parent, Slot
-from nova_gpu.virt.delivery import pci_aliases, plain_function, typed_function
+from nova_gpu.virt.delivery import (
+    mig_instance,
+    pci_aliases,
+    plain_function,
+    typed_function,
+)
 from nova_gpu.virt.delivery.hostdev_parts import VirtualFunctions
 from tests.fixtures import cards, hosts, processors
 
@@ -60,6 +65,11 @@ class VirtualFunctionsTest(base.BaseTestCase):
             way.render(objects.Instance(uuid=UUID), request.of({}), guest, [slot])
             (function,) = etree.fromstring(guest.to_xml()).findall("devices/hostdev")
             self.assertEqual(("pci", managed), (function.get("type"), function.get("managed")))
+            expected = {"domain": "0x0000", "bus": "0xc3", "slot": "0x00", "function": "0x1"}
+            self.assertEqual(
+                expected, dict(*(each.attrib for each in function.iterfind("source/address")))
+            )
+            self.assertIsNone(function.find("address"), "libvirt finds it a place")
 
     def test_an_iommu_that_is_narrower_than_the_processor(self) -> None:
         processors.write_intel_iommu(self.host.roots.sysfs, "dmar0", 0x1C0000C40660462)
@@ -80,19 +90,15 @@ class VirtualFunctionsTest(base.BaseTestCase):
         self.assertIsNone(self.obstacle(self.typed))
 
     def test_what_nova_gives_itself(self) -> None:
+        """Nova asks the machine's own sysfs whether there are virtual functions at that address."""
         self.register()
         for way in self.ways(f'{{"address": "{FUNCTION}"}}'):
             self.assertIn("[pci]device_spec", self.obstacle(way) or "")
-
-    def test_what_nova_gives_itself_by_the_cards_address(self) -> None:
-        """Nova asks the machine's own sysfs whether there are virtual functions at that address."""
-        self.useFixture(
-            fixtures.MonkeyPatch("nova.pci.utils.is_physical_function", lambda *address: True)
-        )
-        plain, _ = self.ways(f'{{"address": "{CARD}"}}')
-        self.assertIn("[pci]device_spec", self.obstacle(plain) or "")
-        plain, _ = self.ways('{"address": "0000:01:00.0"}')
-        self.assertIsNone(self.obstacle(plain))
+        name = "nova.pci.utils.is_physical_function"
+        self.useFixture(fixtures.MonkeyPatch(name, lambda *address: True))
+        for address, given in ((CARD, True), ("0000:01:00.0", False)):
+            plain, _ = self.ways(f'{{"address": "{address}"}}')
+            self.assertEqual(given, "[pci]device_spec" in (self.obstacle(plain) or ""))
 
     def test_whose_state_is_kept(self) -> None:
         for driver, running, kept in (
@@ -105,8 +111,7 @@ class VirtualFunctionsTest(base.BaseTestCase):
                 self.host.bind(str(FUNCTION), driver)
                 reason = self.plain.stateless(PLAIN, is_running=running)
                 self.assertEqual(kept, reason is None, reason)
-
-    def test_nova_2024_1_moves_none(self) -> None:
+        # Nova 2024.1 moves none.
         self.host.bind(str(FUNCTION), "xe-vfio-pci")
         self.useFixture(
             fixtures.MonkeyPatch("nova.objects.migrate_data.LibvirtLiveMigrateData.fields", {})
@@ -127,3 +132,28 @@ class VirtualFunctionsTest(base.BaseTestCase):
         self.register()
         for way in self.ways():
             self.assertIn("IOMMU", self.obstacle(way) or "")
+
+    def test_a_libvirt_and_a_driver_that_let_a_guest_have_a_typed_one(self) -> None:
+        self.assertEqual((Kind.TYPED, True, False), (self.typed.kind, *_wedges(self.typed)))
+        self.register()
+        self.assertIsNone(self.obstacle(self.typed))
+        self.host.bind(str(FUNCTION), "nvidia")  # which does not register it with VFIO
+        self.assertIn("no vfio-dev in sysfs", self.obstacle(self.typed) or "")
+        own = self.host.roots, pci_aliases.DeviceSpec(())
+        old = typed_function.TypedFunctions(*own, lambda: 9010000)
+        silent = typed_function.TypedFunctions(*own, lambda: None)
+        for way, said in ((old, "libvirt 9.10.0 starts no"), (silent, "not report its")):
+            self.assertIn(said, self.obstacle(way) or "")
+
+    def test_divided_as_the_option_says(self) -> None:
+        enable = self.useFixture(fixtures.MockPatch("nova_gpu.privsep.vgpu.enable_functions")).mock
+        plain_function.divide(CARD, 4)
+        enable.assert_called_once_with(CARD, number=4)
+        name = "nova_gpu.privsep.vgpu.make_mig_instances"
+        make = self.useFixture(fixtures.MockPatch(name, return_value=7)).mock
+        mig_instance.divide(CARD, "1g.18gb")
+        make.assert_called_once_with(CARD, "1g.18gb")
+
+
+def _wedges(way: VirtualFunctions) -> tuple[bool, bool]:
+    return way.may_wedge, way.managed

@@ -33,6 +33,9 @@ class TestMadeVGPUs(base.BaseTestCase):
         expected = {FIRST: INSTANCE, SECOND: ANOTHER}
         self.assertEqual(expected, made.instances())
         self.assertEqual(expected, MadeVGPUs(self.folder).instances())
+        for name in ("README", f"{INSTANCE}@nothing", "nobody@0000:3b:00.0@nvidia-63@1"):
+            (self.folder / name).touch()
+        self.assertEqual(expected, MadeVGPUs(self.folder).instances())
         made.remove(FIRST, ANOTHER)  # whose it is not
         self.assertEqual(expected, made.instances())
         made.remove(FIRST, INSTANCE)
@@ -56,13 +59,6 @@ class TestMadeVGPUs(base.BaseTestCase):
             self.assertEqual(nothing, MadeVGPUs(self.folder).recorded_types())
             self.assertEqual({FIRST: INSTANCE, SECOND: ANOTHER}, MadeVGPUs(self.folder).instances())
 
-    def test_other_files(self) -> None:
-        made = MadeVGPUs(self.folder)
-        made.add(FIRST, INSTANCE)
-        for name in ("README", f"{INSTANCE}@nothing", "nobody@0000:3b:00.0@nvidia-63@1"):
-            (self.folder / name).touch()
-        self.assertEqual({FIRST: INSTANCE}, MadeVGPUs(self.folder).instances())
-
     def test_where_nothing_can_be_written(self) -> None:
         self.folder.write_text("")
         made = MadeVGPUs(self.folder)
@@ -72,7 +68,7 @@ class TestMadeVGPUs(base.BaseTestCase):
 
     def test_threads_side_by_side(self) -> None:
         """Each with slots of its own, as its hold has it"""
-        made, each, threads = MadeVGPUs(self.folder), 150, 6
+        made, each, threads = MadeVGPUs(self.folder), 50, 6
         before = sys.getswitchinterval()
         sys.setswitchinterval(1e-6)
         self.addCleanup(sys.setswitchinterval, before)

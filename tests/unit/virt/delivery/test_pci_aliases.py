@@ -27,23 +27,20 @@ class DeviceSpecTest(base.BaseTestCase):
         option = pci_aliases.DeviceSpec([json.dumps(spec) for spec in specs])
         return {a: option.obstacle(cards.addresses(a), self.host.roots) for a in (A, B)}
 
-    def test_none(self) -> None:
-        self.assertEqual({A: None, B: None}, self.obstacles())
-
-    def test_by_address(self) -> None:
+    def test_which_are_nova_s_own(self) -> None:
+        """By address, by product, and where it is one of several"""
+        other, h100 = {"product_id": "1db4"}, {"vendor_id": "10de", "product_id": "2330"}
+        for specs, named in (
+            ((), []),
+            (({"address": B},), [B]),
+            ((other,), []),
+            ((h100,), [A, B]),
+            ((other, {"address": A}), [A]),
+        ):
+            found = self.obstacles(*specs)
+            self.assertEqual(named, [address for address, reason in found.items() if reason])
         found = self.obstacles({"address": B})
-        self.assertIsNone(found[A])
         self.assertIn(f'[pci]device_spec = {{"address": "{B}"}}', found[B] or "")
         self.assertIn("[gpu]addresses", found[B] or "")
-
-    def test_by_product(self) -> None:
-        self.assertEqual({A: None, B: None}, self.obstacles({"product_id": "1db4"}))
-        self.assertNotIn(None, self.obstacles({"vendor_id": "10de", "product_id": "2330"}).values())
-
-    def test_one_of_several(self) -> None:
-        found = self.obstacles({"product_id": "1db4"}, {"address": A})
-        self.assertEqual([A], [address for address, reason in found.items() if reason])
-
-    def test_what_nova_cannot_read(self) -> None:
         with self.assertRaises(nova_exception.NovaException):
             self.obstacles({"address": "no address"})

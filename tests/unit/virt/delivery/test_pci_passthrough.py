@@ -57,23 +57,21 @@ class PrepareTest(base.BaseTestCase):
         for card in given:
             self.way.prepare(card, UUID)
 
-    def test_fits(self) -> None:
+    def test_memory_that_the_guest_can_map(self) -> None:
         self.config.config(group="gpu", guest_mmio_gib=32)
         self.prepare(*self.cards())
         self.assertEqual([A, B], self.bound)
+        self.config.config(group="gpu", guest_mmio_gib=31)
+        self.prepare(*self.cards()[:1])
+        said = r"32 GiB.* 31 GiB.*\[gpu\]guest_mmio_gib"
+        with self.assertRaisesRegex(exception.GuestUnfit, said):
+            self.prepare(*self.cards())
 
     def test_a_flavor_before_its_cards_are_known(self) -> None:
         self.prepare()
         with self.assertRaisesRegex(exception.GuestUnfit, "pc-i440fx-7.2"):
             self.prepare(machine_type="pc-i440fx-7.2")
         self.assertEqual([], self.bound)
-
-    def test_more_memory_than_the_guest_can_map(self) -> None:
-        self.config.config(group="gpu", guest_mmio_gib=31)
-        self.prepare(*self.cards()[:1])
-        said = r"32 GiB.* 31 GiB.*\[gpu\]guest_mmio_gib"
-        with self.assertRaisesRegex(exception.GuestUnfit, said):
-            self.prepare(*self.cards())
 
     def test_a_word_of_the_flavor(self) -> None:
         with self.assertRaisesRegex(exception.InvalidExtraSpec, "perhaps"):

@@ -57,14 +57,14 @@ class CliquesTest(base.BaseTestCase):
         expected = {"0000:3b:00.0": 0, "0000:af:00.0": 0} if told else {}
         self.assertEqual(expected, self.cliques(FIRST, SECOND, word=word))
 
-    def test_one_alone(self) -> None:
-        self.assertEqual({}, self.cliques(FIRST))
-        self.assertEqual({}, self.cliques(dataclasses.replace(FIRST, product=RTX)))
-        self.assertEqual({}, self.cliques(FIRST, hidden=True))
-
     def test_products(self) -> None:
-        held = [dataclasses.replace(each, product=RTX) for each in (FIRST, SECOND)]
-        self.assertIn("GeForce RTX 3090 is none of the products", self.refused(*held))
+        """One alone needs nothing."""
+        first, second = (dataclasses.replace(each, product=RTX) for each in (FIRST, SECOND))
+        self.assertEqual({}, self.cliques(FIRST))
+        self.assertEqual({}, self.cliques(first))
+        self.assertEqual({}, self.cliques(FIRST, hidden=True))
+        self.assertIn("img_hide_hypervisor_id", self.refused(FIRST, SECOND, hidden=True))
+        self.assertIn("GeForce RTX 3090 is none of the products", self.refused(first, second))
 
     def test_roots(self) -> None:
         processors.write(self.host.roots.proc, processors.SERVER)
@@ -84,9 +84,6 @@ class CliquesTest(base.BaseTestCase):
         self.assertIn("with hopper it needs QEMU 8.1.0", self.refused(FIRST, SECOND))
         old = [dataclasses.replace(each, product=P100) for each in (FIRST, SECOND)]
         self.assertEqual({0}, set(self.cliques(*old).values()))
-
-    def test_hidden_by_the_image(self) -> None:
-        self.assertIn("img_hide_hypervisor_id", self.refused(FIRST, SECOND, hidden=True))
 
     def test_two_products(self) -> None:
         """Who insists gets both, who does not what there is."""

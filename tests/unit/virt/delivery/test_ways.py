@@ -11,10 +11,9 @@ from oslotest import base
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
-from nova_gpu.core.model import DeliveryMode
+from nova_gpu.core.model import GPU, DeliveryMode
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, Slot
-from nova_gpu.virt.delivery import ways
-from nova_gpu.virt.delivery.delivery import Delivery, Operation
+from nova_gpu.virt.delivery import host_hooks, ways
 from tests.fixtures import cards, hosts
 
 CARD = "0000:3b:00.0"
@@ -44,14 +43,9 @@ class WaysTest(base.BaseTestCase):
                 self.assertEqual(kinds, {found.part(kind).kind for kind in kinds})
                 words = [each.words for each in found.parts.values()]
                 self.assertEqual(len(words), len(set(words)))
-
-    def test_a_part_of_which_nothing_is_known(self) -> None:
-        self.assertEqual(Kind.INSTANCE, self.ways("lxc").part(Kind.MEDIATED).kind)
-        self.assertEqual(Kind.MEDIATED, self.ways("kvm").part(Kind.INSTANCE).kind)
-
-    def test_an_option_that_cannot_be_read(self) -> None:
-        self.config(group="gpu", virtual_functions=["many"])
-        self.assertRaises(exception.InvalidOption, self.ways, "kvm")
+        hooks = host_hooks.HostHooks()  # where nothing is to be done around guests
+        hooks.judge(cards.card(CARD))
+        self.assertEqual({}, hooks.unavailable())
 
     def test_what_a_guest_is_given(self) -> None:
         """In its order, so that its devices come in it; whole cards' way sees every guest."""
@@ -68,27 +62,13 @@ class WaysTest(base.BaseTestCase):
             [(found.whole, []), (plain, [TWO]), (mediated, [ONE])],
             list(found.deliveries([TWO, ONE], kinds.__getitem__)),
         )
-
-    def test_what_a_container_is_given(self) -> None:
-        found = self.ways("lxc")
-        card, slot = cards.card(CARD), Slot.parse("0000:5e:00.0/1g.18gb/900")
-        given = list(found.deliveries([card, slot], lambda _: Kind.INSTANCE))
-        self.assertEqual([(found.whole, [card, slot])], given)
-
-    def test_what_is_refused(self) -> None:
-        containers, machines = self.ways("lxc"), self.ways("kvm")
-        live, saved = Operation.LIVE_MIGRATION, {Operation.SUSPEND, Operation.SNAPSHOT}
-
-        def refused(way: Delivery, *, has_gpus: bool = True) -> set[Operation]:
-            return {each for each in Operation if way.unsupported(each, has_gpus=has_gpus)}
-
-        rescued = {*saved, Operation.RESCUE}
-        self.assertEqual(rescued, refused(containers.whole, has_gpus=False))
-        self.assertEqual({*rescued, live}, refused(containers.whole))
-        self.assertEqual(set(), refused(machines.whole, has_gpus=False))
-        self.assertEqual({*saved, live}, refused(machines.whole))
-        for way in machines.parts.values():
-            self.assertEqual(saved, refused(way))
+        containers, slot = self.ways("lxc"), Slot.parse("0000:5e:00.0/1g.18gb/900")
+        both: list[GPU | Slot] = [card, slot]
+        given = list(containers.deliveries(both, lambda _: Kind.INSTANCE))
+        self.assertEqual([(containers.whole, both)], given)
+        # A part of which nothing is known
+        self.assertEqual(Kind.INSTANCE, containers.part(Kind.MEDIATED).kind)
+        self.assertEqual(Kind.MEDIATED, found.part(Kind.INSTANCE).kind)
 
     def test_what_divides_cards(self) -> None:
         self.config(
@@ -96,6 +76,8 @@ class WaysTest(base.BaseTestCase):
         )
         self.assertEqual({"8086:56c0": 4}, self.ways("kvm").wanted)
         self.assertEqual({"10de:2335": "1g.18gb"}, self.ways("lxc").wanted)
+        self.config(group="gpu", virtual_functions=["many"])
+        self.assertRaises(exception.InvalidOption, self.ways, "kvm")
 
     def test_obstacles_of_a_divided_card(self) -> None:
         found = self.ways("kvm")

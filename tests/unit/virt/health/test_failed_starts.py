@@ -64,9 +64,13 @@ class OfFunctionTest(FailedStartsTestCase):
         self.assertIn("error getting device from group 7", self.log.output)
         self.assertIn("sriov-manage -d, then -e", self.log.output)
 
-    def test_one_that_starts_between(self) -> None:
+    def test_what_comes_between(self) -> None:
+        """A guest that starts, and functions that are enabled anew"""
         self.fail(2)
         self.starts.started(TYPED, [ONE, TWO])
+        self.fail(2)
+        self.assertEqual(frozenset(), self.starts.unavailable().keys())
+        self.enable_anew()
         self.fail(2)
         self.assertEqual(frozenset(), self.starts.unavailable().keys())
 
@@ -89,23 +93,15 @@ class OfFunctionTest(FailedStartsTestCase):
         self.assertEqual(frozenset(), self.starts.unavailable().keys())
         self.assertEqual(frozenset(), self.again().unavailable().keys())
 
-    def test_enabled_anew_between_two_looks(self) -> None:
-        self.fail(2)
-        self.enable_anew()
-        self.fail(2)
-        self.assertEqual(frozenset(), self.starts.unavailable().keys())
-
-    def test_over_when_it_is_gone(self) -> None:
+    def test_over_when_it_is_gone_or_the_host_has_booted(self) -> None:
         self.fail(3)
+        self.assertEqual({ONE}, self.again().unavailable().keys())
+        kernel.boot(self.host, "second")
+        self.assertEqual(frozenset(), self.again().unavailable().keys())
         self.device().rename(self.path.with_name("gone"))
         self.fail(1)
         self.starts.look()
         self.assertEqual(frozenset(), self.starts.unavailable().keys())
-
-    def test_over_when_the_host_has_booted(self) -> None:
-        self.fail(3)
-        kernel.boot(self.host, "second")
-        self.assertEqual(frozenset(), self.again().unavailable().keys())
 
     def test_file_that_cannot_be_read_or_written(self) -> None:
         for function in ('["here", 1, 3]', f'["{ONE}", 1]', f'["{ONE}", 1, 1e999]', "1"):

@@ -59,28 +59,16 @@ class WatchTest(base.BaseTestCase):
 
 
 class TestSysfs(WatchTest):
-    def test_all_is_well(self) -> None:
-        self.assertWell()
-
-    def test_one_that_does_not_answer_and_answers_again(self) -> None:
-        ailments.silence(self.host, A)
-        self.assertEqual(({FIRST: str(monitor.SILENT)}, {}), self.look())
-        ailments.answer_again(self.host, A)
-        self.assertWell()
-
-    def test_errors_from_before_do_not_count(self) -> None:
-        ailments.count_bus_errors(self.host, A, fatal=3, nonfatal=9)
-        self.assertWell()
-        self.assertWell()
-
     def test_errors_since(self) -> None:
-        ailments.count_bus_errors(self.host, A, fatal=3)
-        self.assertWell()
-        ailments.count_bus_errors(self.host, A, fatal=5)
+        """Not those from before"""
+        ailments.count_bus_errors(self.host, A, fatal=3, nonfatal=9)
+        for _ in range(2):
+            self.assertWell()
+        ailments.count_bus_errors(self.host, A, fatal=5, nonfatal=9)
         for_all, for_new = self.look()
         self.assertEqual(({}, {FIRST}), (for_all, set(for_new)))
         self.assertIn("2 fatal", for_new[FIRST])
-        ailments.count_bus_errors(self.host, A, fatal=6)
+        ailments.count_bus_errors(self.host, A, fatal=6, nonfatal=9)
         self.assertEqual(({}, for_new), self.look())
 
     def test_it_was_reset(self) -> None:
@@ -94,11 +82,14 @@ class TestSysfs(WatchTest):
         self.assertIn("1 fatal", self.look()[1][FIRST])
 
     def test_it_was_found_anew(self) -> None:
-        ailments.count_bus_errors(self.host, A, fatal=1)
-        ailments.count_bus_errors(self.host, B, fatal=1)
+        ailments.silence(self.host, A)
+        self.assertEqual(({FIRST: str(monitor.SILENT)}, {}), self.look())
+        ailments.answer_again(self.host, A)
+        for address in (A, B):
+            ailments.count_bus_errors(self.host, address, fatal=1)
         self.assertWell()
-        ailments.count_bus_errors(self.host, A, fatal=2)
-        ailments.count_bus_errors(self.host, B, fatal=2)
+        for address in (A, B):
+            ailments.count_bus_errors(self.host, address, fatal=2)
         self.assertEqual({FIRST, SECOND}, set(self.look()[1]))
         ailments.count_bus_errors(self.host, A, fatal=0)
         self.host.remove(B)
@@ -126,22 +117,20 @@ class TestNvml(WatchTest):
         self.assertEqual([{FIRST, SECOND}], self.asked)
 
     def test_once_in_the_interval(self) -> None:
+        """No answer changes nothing."""
         self.assertWell()
         self.told = {FIRST: NvmlHealth(uncorrected=2)}
         self.clock += CONF.gpu.health_interval - 1
         self.assertWell()
         self.clock += 1
-        self.assertIn(FIRST, self.look()[1])
-        self.told = {FIRST: NvmlHealth(uncorrected=0)}
-        self.clock += CONF.gpu.health_interval
-        self.assertWell()
-
-    def test_no_answer_changes_nothing(self) -> None:
-        self.told = {FIRST: NvmlHealth(uncorrected=2)}
         before = self.look()
+        self.assertIn(FIRST, before[1])
         self.told = {}
         self.clock += CONF.gpu.health_interval
         self.assertEqual(before, self.look())
+        self.told = {FIRST: NvmlHealth(uncorrected=0)}
+        self.clock += CONF.gpu.health_interval
+        self.assertWell()
 
     def test_who_is_not_asked(self) -> None:
         self.host.bind(B, "vfio-pci")
@@ -181,13 +170,12 @@ class LeftMIGTest(base.BaseTestCase):
         self.assertIn("nvidia-smi -mig 0", said)
 
     def test_one_that_is_not(self) -> None:
-        self.library.say(dataclasses.replace(self.left, mig=None))
+        """Nor where the driver does not have it, and where NVML is not asked"""
+        self.config.config(group="gpu", nvml=False)
         self.assertEqual([], self.judge())
-
-    def test_one_that_the_driver_does_not_have(self) -> None:
+        self.config.config(group="gpu", nvml=True)
         self.host.bind(self.left.address, "vfio-pci")
         self.assertEqual([], self.judge())
-
-    def test_without_nvml(self) -> None:
-        self.config.config(group="gpu", nvml=False)
+        self.host.bind(self.left.address, "nvidia")
+        self.library.say(dataclasses.replace(self.left, mig=None))
         self.assertEqual([], self.judge())

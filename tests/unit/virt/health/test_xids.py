@@ -1,13 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import pathlib
+
 import fixtures
+from oslotest import base
 
 from nova_gpu.conf import CONF
 from nova_gpu.core.availability import Unavailable
-from nova_gpu.core.model import GPU
+from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, VGPUType
+from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.host.pci import discovery
 from nova_gpu.virt.health import xids
+from nova_gpu.virt.health.xids import FaultyInstances
 from tests.fixtures import ailments, cards, kernel
 from tests.fixtures.verbs import VerbTestCase
 
@@ -45,15 +51,14 @@ class XidsTest(VerbTestCase):
         return list(self.put)
 
     def test_each_line_once(self) -> None:
+        """Once in the interval, by whatever service, in each boot"""
         self.kernel_log.xid(A, 48)
         self.assertEqual([(A, "its driver reported Xid 48 (Some words)", BOOT)], self.look())
-        self.assertEqual([], self.look())
+        self.clock -= 1
+        self.kernel_log.xid("0000:01:00.0", 79)  # not ours
         self.kernel_log.xid(B, 79)
+        self.assertEqual([], self.look())
         self.assertEqual([(B, "its driver reported Xid 79 (Some words)", None)], self.look())
-
-    def test_what_an_earlier_service_has_read(self) -> None:
-        self.kernel_log.xid(A, 48)
-        self.look()
         self.xids = xids.Xids(self.host.roots)
         self.assertEqual([], self.look())
         kernel.boot(self.host, NEXT_BOOT)
@@ -67,10 +72,6 @@ class XidsTest(VerbTestCase):
         self.kernel_log.xid(A, 13)
         self.assertEqual(1, len(self.look()))
 
-    def test_a_card_that_is_not_ours(self) -> None:
-        self.kernel_log.xid("0000:01:00.0", 79)
-        self.assertEqual([], self.look())
-
     def test_where_it_is_not_read(self) -> None:
         self.kernel_log.xid(A, 79)
         for address in (A, B):
@@ -80,13 +81,6 @@ class XidsTest(VerbTestCase):
         self.config(fatal_xids=[], group="gpu")
         self.assertEqual([], self.look())
         self.config(fatal_xids=[79], group="gpu")
-        self.assertEqual(1, len(self.look()))
-
-    def test_once_in_the_interval(self) -> None:
-        self.look()
-        self.clock -= 1
-        self.kernel_log.xid(A, 79)
-        self.assertEqual([], self.look())
         self.assertEqual(1, len(self.look()))
 
     def test_what_could_not_be_quarantine_is_tried_again(self) -> None:
@@ -106,3 +100,56 @@ class XidsTest(VerbTestCase):
         )
         ailments.KernelLog(self.host).xid(A, 79)
         self.assertEqual(1, len(self.look()))
+
+
+MIG_CARD = PciAddress.parse("0000:19:00.0")
+BOOT_ONE, BOOT_TWO = "first", "second"
+
+
+class FaultyInstancesTest(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.path = pathlib.Path(self.useFixture(fixtures.TempDir()).path, "withheld")
+        self.faulty = FaultyInstances(self.path)
+
+    def test_until_the_host_boots(self) -> None:
+        named = frozenset({(MIG_CARD, "9/0"), (MIG_CARD, "1/*")})
+        self.faulty.save(BOOT_ONE, named)
+        self.assertEqual(named, self.faulty.of_boot(BOOT_ONE))
+        self.assertEqual(named, FaultyInstances(self.path).of_boot(BOOT_ONE), "of another service")
+        self.assertEqual(frozenset(), self.faulty.of_boot(BOOT_TWO))
+
+    def test_format(self) -> None:
+        self.path.write_text('{"boot_id": "first", "instances": [["0000:19:00.0", "9/0"]]}')
+        self.assertEqual({(MIG_CARD, "9/0")}, self.faulty.of_boot(BOOT_ONE))
+
+    def test_what_is_none_of_ours(self) -> None:
+        own = '"boot_id": "first"'
+        for text in ("", "[]", f"{{{own}}}", f'{{{own}, "instances": [["x"]]}}'):
+            self.path.write_text(text)
+            with self.assertRaises(ValueError, msg=text):
+                self.faulty.of_boot(BOOT_ONE)
+
+    def test_what_cannot_be_written_holds(self) -> None:
+        named = frozenset({(MIG_CARD, "9/0")})
+        path = self.path.parent / "there" / "withheld"
+        faulty = FaultyInstances(path)
+        with self.assertRaises(FileNotFoundError):
+            faulty.add(BOOT_ONE, named)
+        self.assertEqual(named, faulty.of_boot(BOOT_ONE))
+        path.parent.mkdir()
+        faulty.add(BOOT_ONE, frozenset({(MIG_CARD, "1/*")}))
+        self.assertEqual(named | {(MIG_CARD, "1/*")}, FaultyInstances(path).of_boot(BOOT_ONE))
+
+    def test_slots(self) -> None:
+        """By their numbers, whatever their size; one that is gone is forgotten."""
+        parent = Parent(Kind.INSTANCE, {}, {}, numbers={"1g.18gb": (900, 1000), "3g.71gb": (100,)})
+        types = {each: VGPUType(each) for each in ("1g.18gb", "3g.71gb")}
+        card = SharedCard(cards.card(str(MIG_CARD)), DividedCard(types, {MIG_CARD: parent}))
+        there = frozenset({(MIG_CARD, "9/0"), (MIG_CARD, "1/*")})
+        elsewhere = (PciAddress.parse("0000:3b:00.0"), "9/0")
+        self.faulty.save(BOOT_ONE, there | {(MIG_CARD, "7/0"), elsewhere})
+        found = {str(slot) for slot in self.faulty.slots([card], lambda: BOOT_ONE)}
+        self.assertEqual({f"{MIG_CARD}/1g.18gb/900", f"{MIG_CARD}/3g.71gb/100"}, found)
+        self.assertEqual(there | {elsewhere}, self.faulty.of_boot(BOOT_ONE))
+        self.assertEqual(frozenset(), self.faulty.slots([card], lambda: BOOT_TWO))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fixtures
 from nova import exception as nova_exception
 from oslo_config import fixture as config_fixture
 from oslo_utils import uuidutils
@@ -10,9 +11,10 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import device, exception
 from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
 from nova_gpu.virt.inventory.assignment import Assigned
+from nova_gpu.virt.usage.ledger import State
 from tests.fixtures.bases import compute
 from tests.fixtures.bases.compute import DIVIDED, ONE, TWO
-from tests.fixtures.compute import resources
+from tests.fixtures.compute import devices, resource, resources
 
 PART, LATER = (f"{DIVIDED}/nvidia-63/{number}" for number in (1, 2))
 GONE = "0000:d8:00.0"
@@ -37,16 +39,20 @@ class AssignedTestCase(compute.ComputeTestCase):
 
 class AssignedTest(AssignedTestCase):
     def test_whole_cards_first(self) -> None:
+        """Of this host: after a move an address may be one of it as well."""
         had = ((self.parts, LATER), (self.whole, TWO), (self.parts, PART), (self.whole, ONE))
         self.assertEqual([ONE, TWO, PART, LATER], self.held(*had))
         expected = [device.parse(text) for text in (ONE, TWO, PART, LATER)]
         self.assertEqual(expected, self.assigned.devices(resources(*had)))
         self.assertEqual(([], []), (self.held(), self.assigned.devices(None)))
-
-    def test_by_its_provider(self) -> None:
-        """After a move the address may be one of this host as well."""
         other = uuidutils.generate_uuid()
         self.assertEqual([ONE], self.held((other, TWO), (self.whole, ONE), (other, PART)))
+        both = resources((self.parts, PART), (self.whole, GONE))
+        (part,) = self.assigned.held_of(self.assigned.parts, both)
+        self.assertEqual(
+            (PART, self.parts),
+            (str(part.grant), self.compute.provider("1bb3", part.group.facts.id)),
+        )
 
     def test_what_is_not_well(self) -> None:
         for had, reason in (
@@ -63,13 +69,17 @@ class AssignedTest(AssignedTestCase):
             self.held((self.whole, ONE))
         self.assertEqual([TWO], self.held((self.whole, TWO)))
 
-    def test_one_kind(self) -> None:
-        had = resources((self.parts, PART), (self.whole, GONE))
-        (part,) = self.assigned.held_of(self.assigned.parts, had)
-        self.assertEqual(
-            (PART, self.parts),
-            (str(part.grant), self.compute.provider("1bb3", part.group.facts.id)),
-        )
+    def test_claimed_for_as_long_as_the_option_says(self) -> None:
+        self.compute.config(group="gpu", claim_grace_period=7)
+        ledger, published = self.compute.gpus.ledger, self.assigned.whole
+        with fixtures.MockPatchObject(ledger, "claim", wraps=ledger.claim) as claim:
+            published.hand_out([device.parse(ONE)], [], set())
+        self.assertEqual([7], [call.args[-1] for call in claim.mock.mock_calls])
+        self.assertIn(device.parse(ONE), ledger.now.devices(State.CLAIMED))
+        usable = published.usable(self.whole, devices([ONE, TWO]), set())
+        self.assertEqual(devices([TWO]), usable)
+        part = resource(self.whole, f"{ONE}/nvidia-63/0")
+        self.assertEqual(frozenset(), published.devices([part]), "of another resource class")
 
 
 class ProvidersTest(AssignedTestCase):
@@ -82,11 +92,13 @@ class ProvidersTest(AssignedTestCase):
             supply.provider_uuids.clear()
         self.compute.asked = 0
 
-    def test_kept_ones(self) -> None:
-        self.assertEqual([ONE, PART], self.held((self.whole, ONE), (self.parts, PART)))
-        self.assertEqual(0, self.compute.asked)
-
     def test_placement_where_none_were_kept(self) -> None:
+        self.assertEqual([], self.held())
+        self.assertEqual({}, self.assigned.provider_uuids())
+        self.assertEqual([ONE, PART], self.held((self.whole, ONE), (self.parts, PART)))
+        self.assertEqual(0, self.compute.asked, "they were kept")
+        for supply in self.assigned.supplies:
+            supply.provider_uuids.clear()
         (self.host.root / "state/gpu-providers").unlink()
         self.assertEqual([ONE, PART], self.held((self.whole, ONE), (self.parts, PART)))
         asked = self.compute.asked
@@ -98,21 +110,15 @@ class ProvidersTest(AssignedTestCase):
             own = {key for key in self.known if key.is_in_parts is supply.in_parts}
             self.assertEqual(own, set(supply.provider_uuids))
 
-    def test_nobody_is_asked_for_a_plain_instance(self) -> None:
-        self.assertEqual([], self.held())
-        self.assertEqual({}, self.assigned.provider_uuids())
-
 
 class NovasVGPUsTest(AssignedTestCase):
     def of_others(self, found: dict[str, str], instance: object = None) -> dict[str, str]:
         return self.assigned.devices_of_others(instance, found, self.compute.gpus.ledger)
 
     def test_allocations(self) -> None:
+        """Of those from nobody here Nova would start the guest without its vGPUs."""
         both = {self.parts: {"resources": {"VGPU": 1}}, OTHER: {"resources": {"VGPU": 2}}}
         self.assertEqual({OTHER: both[OTHER]}, self.assigned.allocations_of_others(both))
-
-    def test_allocations_from_nobody_here(self) -> None:
-        """Nova would start the guest without its vGPUs."""
         foreign = {OTHER: {"resources": {"VGPU": 1}}}
         error = nova_exception.ComputeResourcesUnavailable
         self.assertRaises(error, self.assigned.allocations_of_others, foreign)

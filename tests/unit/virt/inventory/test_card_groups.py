@@ -80,84 +80,56 @@ class OfferTest(unittest.TestCase):
             },
         )
 
-    def test_groups_are_of_one_product(self) -> None:
-        found = look([self.both[0], cards.placed(B, product=KEPLER)], {})
+    def test_what_comes_and_goes(self) -> None:
+        kepler = cards.placed(B, product=KEPLER)
+        found = look([self.both[0], kepler], {})
         self.assertOffer({FERMIS: {A: None}, KEPLERS: {B: None}}, found)
         self.assertEqual(FERMI, found[FERMIS].product)
-
-    def test_never_offered_and_obstructed_is_left_out(self) -> None:
+        # Never offered and obstructed it is left out; once offered it stays, and is ill.
         self.assertOffer({FERMIS: {A: None}}, look(self.both, {}, B))
         self.assertOffer({}, look(self.both, {}, A, B))
-
-    def test_once_offered_it_stays_and_is_ill(self) -> None:
         self.assertOffer({FERMIS: {A: None, B: "no node"}}, look(self.both, self.before, B))
+        found = self.before
+        for _ in range(2):  # in the next period as well
+            found = look(self.both[:1], found)
+            self.assertOffer({FERMIS: {A: None, B: GONE}}, found)
+        gone = look([], self.before)
+        self.assertOffer({FERMIS: {A: GONE, B: GONE}}, gone)
+        self.assertOffer({FERMIS: {A: None, B: None}}, look(self.both, gone))
+        found = look([self.both[0], kepler], self.before)
+        replaced = {A: None, B: str(card_groups.REPLACED)}
+        self.assertOffer({FERMIS: replaced, KEPLERS: {B: None}}, found)
+        moved = cards.placed(A, 1, product=FERMI)
+        found = look([moved, self.both[1]], self.before)
+        self.assertEqual(1, found[FERMIS].gpus[moved.address].numa_node)
 
-    def test_one_that_ails_is_offered_from_the_start(self) -> None:
+    def test_what_ails(self) -> None:
+        """From the start it is offered, unless it has an obstacle too."""
         first, second = cards.addresses(A, B)
         unavailable = cards.unavailable({first: "silent"}, {second: "Xid 48"})
         found = look(self.both, {}, unavailable=unavailable)
         self.assertOffer({FERMIS: {A: "silent", B: None}}, found)
         self.assertEqual({second: "Xid 48"}, reserved(found[FERMIS]))
         self.assertEqual(unavailable, found[FERMIS].unavailable)
-        again = look(self.both, found)[FERMIS]
-        self.assertEqual({}, again.unavailable)
-
-    def test_one_that_ails_and_has_an_obstacle_is_left_out(self) -> None:
-        (first,) = cards.addresses(A)
-        unavailable = cards.unavailable({}, {first: "Xid 48"})
-        self.assertOffer({FERMIS: {B: None}}, look(self.both, {}, A, unavailable=unavailable))
-
-    def test_reserved_between_two_looks(self) -> None:
-        first, second = cards.addresses(A, B)
+        self.assertEqual({}, look(self.both, found)[FERMIS].unavailable)
+        xid = cards.unavailable({}, {first: "Xid 48"})
+        self.assertOffer({FERMIS: {B: None}}, look(self.both, {}, A, unavailable=xid))
         stranger = cards.addresses("0000:99:00.0")[0]
-        before = look(self.both, {}, unavailable=cards.unavailable({}, {first: "Xid 48"}))
+        before = look(self.both, {}, unavailable=xid)
         more = cards.unavailable({}, {second: "not clean", stranger: "elsewhere"})
         found = card_groups.reserving(before, more)
         self.assertEqual({first: "Xid 48", second: "not clean"}, reserved(found[FERMIS]))
 
-    def test_gone(self) -> None:
-        found = look(self.both[:1], self.before)
-        self.assertOffer({FERMIS: {A: None, B: GONE}}, found)
-        # in the next period as well
-        self.assertOffer({FERMIS: {A: None, B: GONE}}, look(self.both[:1], found))
-
-    def test_all_gone(self) -> None:
-        self.assertOffer({FERMIS: {A: GONE, B: GONE}}, look([], self.before))
-
-    def test_back(self) -> None:
-        gone = look([], self.before)
-        self.assertOffer({FERMIS: {A: None, B: None}}, look(self.both, gone))
-
-    def test_replaced_by_another_product(self) -> None:
-        found = look([self.both[0], cards.placed(B, product=KEPLER)], self.before)
-        self.assertOffer(
-            {FERMIS: {A: None, B: str(card_groups.REPLACED)}, KEPLERS: {B: None}}, found
-        )
-
-    def test_the_latest_facts_count(self) -> None:
-        moved = cards.placed(A, 1, product=FERMI)
-        found = look([moved, self.both[1]], self.before)
-        self.assertEqual(1, found[FERMIS].gpus[moved.address].numa_node)
-
-
-class IncludingTest(unittest.TestCase):
-    def test_a_card_that_is_known(self) -> None:
-        known = look([cards.placed(A, product=FERMI)], {})
-        (address,) = cards.addresses(A)
-        self.assertEqual(known, card_groups.including(known, FERMIS, address))
-
-    def test_a_card_that_is_not_found(self) -> None:
-        (address,) = cards.addresses(B)
-        known = look([cards.placed(A, product=FERMI)], {})
-        group = card_groups.including(known, FERMIS, address)[FERMIS]
-        self.assertEqual({address: (card_groups.NOT_FOUND,)}, group.unavailable)
-        self.assertEqual(set(cards.addresses(A, B)), set(group.gpus))
-        self.assertEqual(FERMI, group.gpus[address].product)
-
-    def test_a_group_that_is_not_found(self) -> None:
-        (address,) = cards.addresses(B)
-        group = card_groups.including({}, KEPLERS, address)[KEPLERS]
-        self.assertEqual({address: (card_groups.NOT_FOUND,)}, group.unavailable)
+    def test_including_what_is_not_found(self) -> None:
+        first, second = cards.addresses(A, B)
+        known = look(self.both[:1], {})
+        self.assertEqual(known, card_groups.including(known, FERMIS, first))
+        group = card_groups.including(known, FERMIS, second)[FERMIS]
+        self.assertEqual({second: (card_groups.NOT_FOUND,)}, group.unavailable)
+        self.assertEqual({first, second}, set(group.gpus))
+        self.assertEqual(FERMI, group.gpus[second].product)
+        group = card_groups.including({}, KEPLERS, second)[KEPLERS]
+        self.assertEqual({second: (card_groups.NOT_FOUND,)}, group.unavailable)
         self.assertIsNone(group.product.architecture)
 
 
@@ -182,24 +154,8 @@ class MemoryTest(unittest.TestCase):
                 unknown = {gpu.address for gpu in found if gpu.product.memory_mib is None}
                 self.assertEqual(unknown if expected else set(), set(reserved(group)))
 
-    def test_other_facts_are_those_of_the_product(self) -> None:
-        """A dead card that comes first tells none."""
-        first = cards.placed(A, product=Product(FERMI.vendor_id, FERMI.product_id))
-        well = dataclasses.replace(FERMI, memory_mib=6144, compute_capability=(2, 0))
-        found = look([first, cards.placed(B, product=well)], {})
-        self.assertEqual(well, found[FERMIS].product)
-
 
 class ReportTest(unittest.TestCase):
-    def test_what_there_is_and_what_is_free(self) -> None:
-        found = look([cards.placed(A, 0, product=FERMI), cards.placed(B, 0, product=FERMI)], {})
-        for free, cells in (((A, B), ((-1, 0, -1, -1, 2),)), ((B,), ((-1,) * 4 + (1,),)), ((), ())):
-            report = stats.loads(card_groups.report(found, "LXC", cards.addresses(*free)))
-            (group,) = report.host.groups
-            with self.subTest(free=free):
-                self.assertEqual((2, 2), (group.total, group.islands.numa))
-                self.assertEqual((cells,), report.free)
-
     def test_what_is_beside_them(self) -> None:
         found = look([cards.placed(A, 0, product=FERMI), cards.placed(B, 1, product=FERMI)], {})
         free = cards.addresses(A)

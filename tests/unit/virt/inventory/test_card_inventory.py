@@ -73,19 +73,15 @@ class StockTest(HostTestCase):
         record = self.tree.data(self.published.provider_uuids[KEY]).inventory["PGPU"]
         self.assertEqual((total, reserved), (record["total"], record["reserved"]))
 
-    def test_room_in_one_guest(self) -> None:
-        """It is looked up with the host, and not at each claim."""
+    def test_claims_get_what_is_near(self) -> None:
+        """The room in one guest is looked up with the host, and not at each claim."""
         with mock.patch.object(guest_address_space, "most", return_value=3) as asked:
             self.look()
-            self.publish()
-            self.publish()
+            for _ in range(2):
+                self.publish()
         asked.assert_called_once()
         record = self.tree.data(self.published.provider_uuids[KEY]).inventory["PGPU"]
         self.assertEqual((4, 3), (record["total"], record["max_unit"]))
-
-    def test_claims_get_what_is_near(self) -> None:
-        self.look()
-        self.publish()
         self.assertIn(self.claim(2), ([A, B], [C, D]))
         self.assertRaises(nova_exception.ComputeResourcesUnavailable, self.claim, 3)
         self.assertIn(self.claim(2), ([A, B], [C, D]))
@@ -99,6 +95,9 @@ class StockTest(HostTestCase):
         self.assertEqual([B, D], self.claim(2))
         self.assertRaises(nova_exception.ComputeResourcesUnavailable, self.claim, 1)
         self.assertEqual(set(), self.published.free())
+        self.record()
+        self.ledger.cleaned(cards.addresses(C)[0])
+        self.assertInventory(4, 1)  # the stranger's
 
     def test_failed_and_quarantined_are_reserved(self) -> None:
         self.look(faults={A: "it is silent"}, reserved={B: "it is in quarantine"})
@@ -125,10 +124,3 @@ class StockTest(HostTestCase):
         self.assertInventory(4, 0)
         (group,) = self.published.groups().values()
         self.assertEqual({A}, {str(each) for each in group.unavailable})
-
-    def test_a_strangers_card_is_reserved(self) -> None:
-        self.look()
-        self.publish()
-        self.record()
-        self.ledger.saw_domains({OTHER_NODES: frozenset(cards.addresses(A))})
-        self.assertInventory(4, 1)

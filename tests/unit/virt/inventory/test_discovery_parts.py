@@ -55,19 +55,12 @@ class SelectionTestCase(HostTestCase):
 
 
 class TestInParts(SelectionTestCase):
-    def test_what_a_card_carries_is_seen_beside_all_its_types(self) -> None:
-        self.config.config(group="gpu", vgpu_types=["NVIDIA *-24Q"])
-        card = self.in_parts()
-        assert card is not None
-        self.assertEqual(
-            {"nvidia-1155": 2}, {each.id: each.per_card for each in card.types.values()}
-        )
-        self.assertEqual(4, len(card.parents))
-
     def test_a_full_card_whose_driver_names_no_type_any_more(self) -> None:
         self.config.config(group="gpu", vgpu_types=["NVIDIA *-24Q"])
         card = self.in_parts()
         assert card is not None
+        per_card = {each.id: each.per_card for each in card.types.values()}
+        self.assertEqual({"nvidia-1155": 2}, per_card, "seen with all its types")
         functions = [str(each) for each in card.parents]
         for function, number in zip(functions, (1155, 1155, 0, 0), strict=True):
             vgpu.set_profiles(self.host, function, {}, current=number)
@@ -80,8 +73,7 @@ class TestInParts(SelectionTestCase):
         self.assertIsNone(self.in_parts(named))
         self.assertIsNone(self.in_parts('{"vendor_id": "10de", "product_id": "0000"}'))
         self.assertIsNotNone(self.in_parts('{"vendor_id": "10de", "product_id": "1111"}'))
-
-    def test_what_nova_divides_itself_are_mediated_devices(self) -> None:
+        # What Nova divides itself are mediated devices.
         self.config.config(group="devices", enabled_mdev_types=["nvidia-1155"])
         self.assertIsNotNone(self.in_parts())
 
@@ -90,26 +82,22 @@ class TestStartedByLibvirt(SelectionTestCase):
     """A function with a type stays with NVIDIA's driver, in which libvirt has to know one of VFIO's
     (libvirt: src/util/virpci.c and src/hypervisor/virhostdev.c, "must be manually detached")."""
 
-    def test_one_that_is_too_old(self) -> None:
-        self.libvirt = 9000000
-        said = self.reason()
-        self.assertIn("libvirt 9.0.0 starts no guest with virtual functions that stay", said)
-        self.assertIn("install 10.0.0 or newer", said)
-
-    def test_one_that_does_not_tell(self) -> None:
-        self.libvirt = None
-        self.assertIn("does not report its version", self.reason())
-
-    def test_a_kernel_that_is_too_old(self) -> None:
+    def test_libvirt_and_kernel(self) -> None:
+        for version, *said in (
+            (9000000, "libvirt 9.0.0 starts no guest with virtual functions that stay", "10.0.0"),
+            (None, "does not report its version"),
+        ):
+            self.libvirt = version
+            for words in said:
+                self.assertIn(str(words), self.reason())
+        vgpu.add_p4(self.host, "0000:3b:00.0")  # mediated devices take neither
+        parts, _ = self.sorted_out()
+        self.assertEqual(["0000:3b:00.0"], list(map(str, parts)))
+        self.libvirt = 10000000
+        self.host.remove("0000:3b:00.0")
         shutil.rmtree(self.host.path("0000:82:00.6") / "vfio-dev")
         self.assertIn("0000:82:00.6 has no vfio-dev in sysfs", self.reason())
         self.assertIn("boot Linux 6.1 or newer", self.reason())
-
-    def test_mediated_devices_take_neither(self) -> None:
-        self.libvirt = None
-        vgpu.add_p4(self.host, "0000:3b:00.0")
-        parts, _ = self.sorted_out()
-        self.assertEqual(["0000:3b:00.0"], list(map(str, parts)))
 
 
 class TestOnSwitchedBoard(SelectionTestCase):
@@ -134,19 +122,17 @@ class TestOnSwitchedBoard(SelectionTestCase):
         said = "the vGPU type NVIDIA H200X-141C is all of H200 SXM 141GB, which is a module of an"
         self.assertIn(said, self.log.output)
         self.assertIn("name smaller types, or MIG-backed ones", self.log.output)
-
-    def test_that_one_alone(self) -> None:
         self.config.config(group="gpu", vgpu_types=["*-141C"])
         self.assertEqual(set(), self.offered(BY_TIME))
         _, others = self.sorted_out()
         self.assertIn("the vGPU type NVIDIA H200X-141C is all of", str(*others[self.card]))
 
+    def test_a_card_for_a_slot(self) -> None:
+        (self.host.path(str(self.card)) / "device").write_text("0x233b\n")  # H200 NVL, for a slot
+        self.assertEqual({"nvidia-1400", "nvidia-1401"}, self.offered(BY_TIME))
+
     def test_mig_backed_ones_take_no_fabric(self) -> None:
         self.assertEqual({"nvidia-1414", "nvidia-1421"}, self.offered(vgpu.H200_MIG))
-
-    def test_a_card_for_a_slot(self) -> None:
-        (self.host.path(str(self.card)) / "device").write_text("0x233b\n")  # H200 NVL
-        self.assertEqual({"nvidia-1400", "nvidia-1401"}, self.offered(BY_TIME))
 
 
 class TestWithoutIommu(SelectionTestCase):

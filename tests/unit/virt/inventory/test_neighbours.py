@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import collections
+import copy
 import json
 import types
 from typing import Any
@@ -56,6 +57,12 @@ class NearTest(NeighboursTestCase):
         return set(self.neighbours.near([self.gpus[bus] for bus in buses]))
 
     def test_whoever_has_it(self) -> None:
+        self.pci, known = None, self.pci
+        self.assertEqual(set(), self.near("04"), "before Nova knows any")
+        self.pci = known
+        self.pci.pci_devs = [objects.PciDevice(address="0000:02:00.0", parent_addr=None)]
+        self.assertEqual(set(), self.near("04"), "no flavor has a word for a bridge")
+        self.neighbours.look_again()
         self.pci.pci_devs = [function(FIRST, 1), function(FIRST, 2)]
         self.assertEqual({"nic"}, self.near("04"))
         self.assertEqual({"nic"}, self.near("0a", "84"))
@@ -65,24 +72,16 @@ class NearTest(NeighboursTestCase):
         self.neighbours.look_again()
         self.assertEqual(set(), self.near("04"))
 
-    def test_what_no_flavor_has_a_word_for(self) -> None:
-        bridge = objects.PciDevice(address="0000:02:00.0", parent_addr=None)
-        self.pci.pci_devs = [bridge]
-        self.assertEqual(set(), self.near("04"))
-
-    def test_before_nova_knows_any(self) -> None:
-        self.pci, known = None, self.pci
-        self.assertEqual(set(), self.near("04"))
-        self.pci = known
-        self.pci.pci_devs = [function(FIRST, 1)]
-        self.assertEqual({"nic"}, self.near("04"))
-
 
 class PoolsTest(NeighboursTestCase):
     def setUp(self) -> None:
         super().setUp()
         devices = whitelist.Whitelist([json.dumps(SPEC)])
-        self.pci.stats = stats.PciDeviceStats(None, dev_filter=devices)
+        self.empty = stats.PciDeviceStats(None, dev_filter=devices)
+        self.fill()
+
+    def fill(self) -> None:
+        self.pci.stats = copy.deepcopy(self.empty)
         for physfn in (FIRST, SECOND):
             for number in (1, 2):
                 self.pci.stats.add_device(function(physfn, number))
@@ -110,22 +109,20 @@ class PoolsTest(NeighboursTestCase):
         self.pci = None
         self.assertEqual((0, 0, 0, 0), found("04"))
 
-    def test_those_beside_free_gpus_first(self) -> None:
-        self.assertEqual([SECOND, SECOND, FIRST], self.drawn("0a", "84"))
-
-    def test_most_of_them_first(self) -> None:
-        self.assertEqual([SECOND, SECOND, FIRST], self.drawn("04", "0a", "0b"))
-
-    def test_novas_order_where_all_are_alike(self) -> None:
-        self.assertEqual([FIRST, FIRST, SECOND], self.drawn("84", "85"))
-
-    def test_novas_rule_comes_first(self) -> None:
-        """A pool with another property is for who asks for that."""
+    def test_order(self) -> None:
+        """Those beside free GPUs, most of them, first; Nova's own order where all are alike"""
+        for free, expected in (
+            (("0a", "84"), [SECOND, SECOND, FIRST]),
+            (("04", "0a", "0b"), [SECOND, SECOND, FIRST]),
+            (("84", "85"), [FIRST, FIRST, SECOND]),
+        ):
+            self.fill()
+            self.assertEqual(expected, self.drawn(*free))
+        # Nova's rule comes first: a pool with another property is for who asks for that.
+        self.fill()
         (first, _) = self.pci.stats.pools
         first["physical_network"] = "net"
         self.assertEqual([SECOND, SECOND, FIRST], self.drawn("04", "05"))
-
-    def test_before_nova_knows_any(self) -> None:
         self.pci = None
         self.neighbours.sort_pools(self.gpus.values())
 
@@ -163,19 +160,28 @@ class ClaimantTest(NeighboursTestCase):
     def test_the_last_one(self) -> None:
         """What a claim that failed has left is older."""
         self.claim(f"{SECOND[:-1]}1")
-        self.claim(f"{FIRST[:-1]}1")
+        instance = self.claim(f"{FIRST[:-1]}1")
         (nic,) = self.where()
         gpu: GPU = self.gpus["04"]
         self.assertEqual((Near.NIC, gpu.pcie_switch), (nic.kind, nic.pcie_switch))
         self.assertEqual((0, gpu.pci_root), (nic.numa_node, nic.pci_root))
         found = self.neighbours.claimant()
         self.assertIs(Near.NIC, found and found.arrangement.near)
-
-    def test_flavor_that_it_is_resized_to(self) -> None:
-        instance = self.claim(f"{FIRST[:-1]}1", gpus="1")
+        # The flavor that it is resized to
         instance.new_flavor = objects.Flavor(extra_specs={"gpus": "1", "gpu:near": "nvme"})
         found = self.neighbours.claimant()
         self.assertIs(Near.NVME, found and found.arrangement.near)
+        # Where it is is read once between two looks.
+        (self.host.path(f"{FIRST[:-1]}1") / "numa_node").write_text("1\n")
+        self.assertEqual([nic], self.where())
+        self.neighbours.look_again()
+        self.assertEqual([1], [each.numa_node for each in self.where()])
+        # One that is started again has its functions all the time, and claims its GPUs alone.
+        self.asked.clear()
+        self.claim(f"{SECOND[:-1]}1")
+        self.tracker.handing_out = instance
+        self.assertEqual([gpu.pcie_switch], [each.pcie_switch for each in self.where()])
+        self.assertEqual([], self.asked)
 
     def test_nobody_is_asked_of_others(self) -> None:
         self.assertIsNone(self.neighbours.claimant())
@@ -186,31 +192,12 @@ class ClaimantTest(NeighboursTestCase):
         self.assertIsNone(self.neighbours.claimant())
         self.assertEqual([], self.asked)
 
-    def test_one_without_gpus(self) -> None:
+    def test_what_cannot_be_told(self) -> None:
         self.claim(f"{FIRST[:-1]}1", **{"pci_passthrough:alias": "nic:1"})
         self.assertIsNone(self.neighbours.claimant())
-
-    def test_what_cannot_be_told(self) -> None:
         instance = self.claim(f"{FIRST[:-1]}1", **{**NEAR, "gpu:near": "moon"})
         self.assertIsNone(self.neighbours.claimant())
         self.assertIn("gpu:near", self.log.output)
         del self.instances[instance.uuid]
         self.assertIsNone(self.neighbours.claimant())
         self.assertIn("could not be found", self.log.output)
-
-    def test_one_that_is_started_again(self) -> None:
-        """It has its functions all the time, and claims its GPUs alone."""
-        instance = self.claim(f"{FIRST[:-1]}1")
-        self.claim(f"{SECOND[:-1]}1")
-        self.tracker.handing_out = instance
-        (nic,) = self.where()
-        self.assertEqual(self.gpus["04"].pcie_switch, nic.pcie_switch)
-        self.assertEqual([], self.asked)
-
-    def test_where_it_is_is_read_once_between_two_looks(self) -> None:
-        self.claim(f"{FIRST[:-1]}1")
-        (before,) = self.where()
-        (self.host.path(f"{FIRST[:-1]}1") / "numa_node").write_text("1\n")
-        self.assertEqual([before], self.where())
-        self.neighbours.look_again()
-        self.assertEqual([1], [each.numa_node for each in self.where()])

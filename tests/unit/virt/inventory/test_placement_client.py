@@ -40,16 +40,14 @@ class _Client:
 
 
 class GetTest(unittest.TestCase):
-    def test_the_body(self) -> None:
+    def test_answers(self) -> None:
         client = _Client(200, b'{"inventories": {}}')
         self.assertEqual({"inventories": {}}, placement_client.get(client, "/resource_providers"))
         self.assertEqual(["/resource_providers"], client.asked)
-
-    def test_an_answer_that_is_none_to_use(self) -> None:
         with self.assertRaises(exception.PlacementFailed) as raised:
             placement_client.get(_Client(503, b"maintenance"), "/usages")
-        self.assertIn("/usages", str(raised.exception))
-        self.assertIn("503 maintenance", str(raised.exception))
+        for said in ("/usages", "503 maintenance"):
+            self.assertIn(said, str(raised.exception))
 
 
 def write(client: Placement, amounts: dict[str, Any], *, has_them: bool = False) -> Written:
@@ -66,22 +64,15 @@ class AllocationsTest(unittest.TestCase):
         self.addCleanup(patch.stop)
 
     def test_gpus_alone_are_replaced(self) -> None:
-        client = Placement({NODE: {"VCPU": 1}, GROUP: {"PGPU": 4}, OTHER: {"VGPU": 1}})
+        counted = {NODE: {"VCPU": 1}, GROUP: {"PGPU": 4, "CUSTOM_X": 1}, OTHER: {"VGPU": 1}}
+        client = Placement(counted)
+        self.assertEqual({GROUP}, set(placement_client.allocations(client, "uuid", {GROUP, NODE})))
         self.assertEqual(Written.WHOLE, write(client, {}))
-        self.assertEqual({NODE: {"VCPU": 1}, OTHER: {"VGPU": 1}}, client.resources)
+        left = {NODE: {"VCPU": 1}, GROUP: {"CUSTOM_X": 1}, OTHER: {"VGPU": 1}}
+        self.assertEqual(left, client.resources)
         self.assertEqual(Written.WHOLE, write(client, {OTHER: {}, GROUP: {"PGPU": 2}}))
-        self.assertEqual({NODE: {"VCPU": 1}, GROUP: {"PGPU": 2}}, client.resources)
-
-    def test_what_else_a_provider_gives_stays(self) -> None:
-        client = Placement({NODE: {"VCPU": 1}, GROUP: {"PGPU": 4, "CUSTOM_X": 1}})
-        write(client, {})
-        self.assertEqual({NODE: {"VCPU": 1}, GROUP: {"CUSTOM_X": 1}}, client.resources)
-
-    def test_no_room(self) -> None:
-        client = Placement({NODE: {"VCPU": 1}}, full=True)
-        for has_them in (True, False):
-            written = write(client, {GROUP: {"PGPU": 1}}, has_them=has_them)
-            self.assertEqual(Written.NONE, written)
+        both = {NODE: {"VCPU": 1}, GROUP: {"CUSTOM_X": 1, "PGPU": 2}}
+        self.assertEqual(both, client.resources)
 
     def test_others_write_it_too(self) -> None:
         client = Placement({GROUP: {"PGPU": 4}}, conflicts=2)
@@ -102,9 +93,8 @@ class AllocationsTest(unittest.TestCase):
         amounts = {GROUP: {"PGPU": 1}}
         self.assertEqual(Written.NONE, write(client, amounts))
         self.assertEqual({}, client.resources)
+        full = Placement({NODE: {"VCPU": 1}}, full=True)
+        self.assertEqual(Written.NONE, write(full, amounts))
+        self.assertEqual(Written.NONE, write(full, amounts, has_them=True))
         self.assertEqual(Written.WITHOUT_NODE, write(client, amounts, has_them=True))
         self.assertEqual(amounts, client.resources)
-
-    def test_of_groups(self) -> None:
-        client = Placement({NODE: {"VCPU": 1}, GROUP: {"PGPU": 4}, OTHER: {"VGPU": 1}})
-        self.assertEqual({GROUP}, set(placement_client.allocations(client, "uuid", {GROUP, NODE})))

@@ -17,7 +17,7 @@ from nova_gpu.core.placement import inventory
 from nova_gpu.virt.inventory import provider_tree
 from tests.fixtures import cards
 
-ROOT, ROOT_2, ANOTHER = (uuidutils.generate_uuid() for _ in range(3))
+ROOT, ROOT_2, ANOTHER, OTHERS = (uuidutils.generate_uuid() for _ in range(4))
 
 FERMI = Product("10de", "1091", "Tesla M2090", "fermi")
 KEY = GroupKey("10de", "1091", DeliveryMode.LXC)
@@ -59,26 +59,20 @@ class ProviderTreeTest(unittest.TestCase):
         identifiers = {each.identifier for each in data.resources["PGPU"]}
         self.assertEqual({str(A.address), str(B.address)}, identifiers)
         self.assertEqual({uuid}, {each.provider_uuid for each in data.resources["PGPU"]})
-
-    def test_made_once(self) -> None:
-        self.assertEqual(self._publish(), self._publish())
-        self.assertEqual(2, len(self.tree.get_provider_uuids()))
-
-    def test_traits(self) -> None:
-        uuid = self._publish()
-        traits = self.tree.data(uuid).traits
-        self.assertLessEqual({"OWNER_NOVA", "CUSTOM_GPU", "CUSTOM_GPU_ARCH_FERMI"}, traits)
+        self.assertLessEqual({"OWNER_NOVA", "CUSTOM_GPU", "CUSTOM_GPU_ARCH_FERMI"}, data.traits)
         # and none of ours on the node, where it would satisfy a query without choosing a group
         self.assertEqual(set(), self.tree.data(ROOT).traits)
-
-    def test_operators_traits_stay(self) -> None:
-        uuid = self._publish()
+        # It is made once, and what an operator has given it stays.
         self.tree.add_traits(uuid, "CUSTOM_RACK_7")
-        self._publish()
-        self.assertIn("CUSTOM_RACK_7", self.tree.data(uuid).traits)
-
-    def test_reserved(self) -> None:
-        self.assertEqual(1, self.tree.data(self._publish(reserved=1)).inventory["PGPU"]["reserved"])
+        self.assertEqual(uuid, self._publish(reserved=1))
+        self.assertEqual(2, len(self.tree.get_provider_uuids()))
+        data = self.tree.data(uuid)
+        self.assertIn("CUSTOM_RACK_7", data.traits)
+        self.assertEqual(1, data.inventory["PGPU"]["reserved"])
+        provider_tree.withdraw(self.tree, uuid, KEY, self.supply)
+        kept = self.tree.data(uuid).inventory["PGPU"]
+        self.assertEqual((2, 2), (kept["total"], kept["reserved"]))
+        self.assertEqual(set(), self.tree.data(uuid).resources["PGPU"])
 
     def test_a_class_for_the_model_stays(self) -> None:
         """Placement refuses to remove what instances have."""
@@ -105,19 +99,10 @@ class ProviderTreeTest(unittest.TestCase):
         parts = GroupKey.of_parts("10de", "1bb3", "nvidia-63")
         found = provider_tree.groups_in(self.tree, "node", in_parts=True)
         self.assertEqual({parts: ROOT_2}, found)
-
-    def test_another_nodes_groups_are_not_ours(self) -> None:
-        self.tree.new_root("node2", ROOT_2)
-        self.tree.new_child("node2_gpu_10de_1091_lxc", ROOT_2)
-        self.assertEqual({}, provider_tree.groups_in(self.tree, "node", in_parts=False))
-
-    def test_withdrawn_keeps_its_inventory_all_reserved(self) -> None:
-        uuid = self._publish()
-        provider_tree.withdraw(self.tree, uuid, KEY, self.supply)
-        inventory = self.tree.data(uuid).inventory["PGPU"]
-        self.assertEqual((2, 2), (inventory["total"], inventory["reserved"]))
-        self.assertEqual(set(), self.tree.data(uuid).resources["PGPU"])
-        provider_tree.withdraw(self.tree, uuid, KEY, self.supply)
+        # Another node's groups are not ours.
+        self.tree.new_root("node2", OTHERS)
+        self.tree.new_child("node2_gpu_10de_2335_lxc", OTHERS)
+        self.assertEqual(whole, provider_tree.groups_in(self.tree, "node", in_parts=False))
 
 
 class ProvidersTest(base.BaseTestCase):
@@ -141,12 +126,12 @@ class ProvidersTest(base.BaseTestCase):
 
     def test_kept(self) -> None:
         self.keep()
-        self.client.get_provider_by_name.side_effect = OSError("nobody there")
+        self.assertEqual({KNOWN: ASKED, NEW: ASKED}, self.of("compute-8"), "for another node")
+        answer, away = {"uuid": ASKED}, OSError("nobody there")
+        self.client.get_provider_by_name.side_effect = [away, answer, answer]
         self.assertEqual({KNOWN: UUID}, self.of())
-
-    def test_kept_for_another_node(self) -> None:
-        self.keep()
-        self.assertEqual({KNOWN: ASKED, NEW: ASKED}, self.of("compute-8"))
+        self.path.unlink()
+        self.assertEqual({KNOWN: ASKED, NEW: ASKED}, self.of(), "when Placement comes up")
 
     def test_what_was_not_written_to_the_end(self) -> None:
         self.keep()
@@ -171,11 +156,6 @@ class ProvidersTest(base.BaseTestCase):
         shutil.rmtree(self.path.parent)
         self.keep()
         self.assertIn("do not start before Placement answers: ", self.log.output)
-
-    def test_placement_comes_up(self) -> None:
-        answer = {"uuid": ASKED}
-        self.client.get_provider_by_name.side_effect = [OSError("nobody there"), answer, answer]
-        self.assertEqual({KNOWN: ASKED, NEW: ASKED}, self.of())
 
     def test_it_does_not(self) -> None:
         """It is waited for once: there may be many guests."""

@@ -14,12 +14,14 @@ from oslotest import base
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.model import DeliveryMode
+from nova_gpu.core.vgpu import vgpu
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import threads
 from nova_gpu.virt.delivery import (
     binding,
     container_nodes,
+    mediated_device,
     mig_instance,
     pci_aliases,
     pci_passthrough,
@@ -84,15 +86,13 @@ class CleaningTest(base.BaseTestCase):
         self.assertTrue(error.remedy)
         return error
 
-    def test_kvm(self) -> None:
-        self.clean(DeliveryMode.PCI)
-        self.assertEqual([f"bind {CARD}", f"reset {CARD}"], self.calls)
-
-    def test_lxc_wakes_nobody_for_nothing(self) -> None:
+    def test_steps(self) -> None:
+        """Nobody is woken for nothing; what is left of a guest is ended and named."""
         self.clean(DeliveryMode.LXC)
         self.assertEqual([], self.calls)
-
-    def test_what_is_left_is_named(self) -> None:
+        self.clean(DeliveryMode.PCI)
+        self.assertEqual([f"bind {CARD}", f"reset {CARD}"], self.calls)
+        self.calls.clear()
         self.config(group="libvirt", uid_maps=[])
         self.answers["end_processes"] = ["/usr/bin/miner (pid 812)"]
         self.clean(DeliveryMode.LXC)
@@ -117,9 +117,19 @@ class CleaningTest(base.BaseTestCase):
         self.assertEqual(str(slot), error.address)
         # What its owner destroys NVIDIA's driver cleans.
         self.calls.clear()
+        mediated = mediated_device.MediatedDevices(host.roots)
+        cleaner.clean_part(mediated, slot)  # which its driver cleans
+        self.assertEqual([], self.calls)
+        self.assertTrue(way.is_there(slot, "one", None))
+        released: list[Slot] = []
+        way.release(slot, None, released.append)  # it is cleaned, and stays
+        self.assertEqual([slot], released)
         host.set_mig(CARD, [(10, 0)])
         cleaner.clean_part(way, slot)
         self.assertEqual([], self.calls)
+        self.assertFalse(way.is_there(slot, "one", None))
+        with self.assertRaisesRegex(exception.DeviceUnavailable, vgpu.LOST):
+            way.prepare(slot, "one")
 
     def test_command(self) -> None:
         self.config(group="gpu", clean_command=["/bin/true"])
@@ -128,13 +138,12 @@ class CleaningTest(base.BaseTestCase):
         self.assertEqual([f"run_command {CARD}"], self.calls)
         self.assertEqual(100, self.log.output.count(f"[gpu]clean_command for GPU {CARD}: line"))
         self.assertIn("line 999", self.log.output)
-
-    def test_command_that_fails(self) -> None:
-        self.config(group="gpu", clean_command=["/bin/true"])
         self.answers["run_command"] = (3, "wiping\nno such card\n")
-        self.assertEqual(
-            "[gpu]clean_command ended with 3: no such card", self.refused(DeliveryMode.LXC).reason
-        )
+        failed = self.refused(DeliveryMode.LXC)
+        self.assertEqual("[gpu]clean_command ended with 3: no such card", failed.reason)
+        self.config(group="gpu", clean_command=["clean", "--all"])
+        error = self.assertRaises(exception.InvalidOption, self.clean, DeliveryMode.LXC)
+        self.assertIn("[gpu]clean_command = 'clean --all': it is not an absolute path", str(error))
 
     def test_what_cannot_be_told_is_not_clean(self) -> None:
         for verb, error, reason in (
@@ -161,8 +170,3 @@ class CleaningTest(base.BaseTestCase):
         cleaner = self.cleaner(DeliveryMode.PCI, self.roots)
         threads.for_each(cleaner.clean, [cards.card(f"0000:0{n}:00.0") for n in range(4)])
         self.assertEqual(2, max(most))
-
-    def test_command_that_is_not_run(self) -> None:
-        self.config(group="gpu", clean_command=["clean", "--all"])
-        error = self.assertRaises(exception.InvalidOption, self.clean, DeliveryMode.LXC)
-        self.assertIn("[gpu]clean_command = 'clean --all': it is not an absolute path", str(error))

@@ -88,13 +88,6 @@ class ProofsTest(HostTestCase):
             self.proofs.withdraw_used()
         self.assertIn("Failed to remove the proofs of GPUs", self.log.output)
 
-    def test_why_it_has_none(self) -> None:
-        address = self.cards[0].address
-        self.proofs.lacking(address, "it is being cleaned", "wait", logging.WARNING)
-        self.assertNotIn("ERROR", self.log.output)
-        self.proofs.lacking(address, "the disk is full", "make room")
-        self.assertEqual("the disk is full; make room", str(*self.proofs.unavailable()[address]))
-
     def test_what_cannot_be_written(self) -> None:
         """It is not offered, and need not be cleaned again."""
         card = self.cards[0]
@@ -119,5 +112,10 @@ class ProofsTest(HostTestCase):
         self.folder.write_text("a file in its place")
         with self.assertRaisesRegex(exception.DeviceUnavailable, "cannot be removed"):
             self.proofs.revoke([self.cards[0].address])
+        self.proofs.lacking(self.cards[0].address, "it is being cleaned", "wait", logging.WARNING)
+        self.assertNotIn("ERROR", self.log.output)
         self.proofs.withdraw(self.cards[0])
         self.assertIn("Failed to remove the proof", self.log.output)
+        self.proofs.lacking(self.cards[1].address, "the disk is full", "make room")
+        (reason,) = self.proofs.unavailable()[self.cards[1].address]
+        self.assertEqual("the disk is full; make room", str(reason))

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-
 from __future__ import annotations
 
+import csv
 import dataclasses
+import pathlib
+import unittest
+from unittest import mock
 
 import fixtures
 from nova import exception as nova_exception
@@ -19,10 +22,10 @@ from nova_gpu.core.model import PciAddress
 from nova_gpu.core.topology.nearness import Neighbour
 from nova_gpu.core.vgpu.vgpu import Slot, VGPUType, device_uuid
 from nova_gpu.notifications import Event, EventType
-from nova_gpu.virt import threads
+from nova_gpu.virt import diagnostics, threads
 from nova_gpu.virt.lifecycle import starts
-from nova_gpu.virt.lifecycle.start import Kind
-from tests.fixtures import nodes
+from nova_gpu.virt.lifecycle.start import STEPS, Kind, Step
+from tests.fixtures import cards, nodes
 from tests.fixtures.bases import vgpus
 from tests.fixtures.bases.host import HostTestCase
 from tests.fixtures.bases.vgpus import WHOLE as ONE
@@ -75,28 +78,38 @@ class StartingTest(StartsTestCase):
         self.compute.spawn(plain)
         self.assertEqual([], devices_told.of_metadata(plain.system_metadata))
 
-    def test_nothing_is_left_of_a_start_that_fails(self) -> None:
-        instance = self.compute.instance({"gpus": "1"}, (self.whole, ONE))
-        with self.assertRaisesRegex(ZeroDivisionError, ""), self.compute.spawning(instance):
-            raise ZeroDivisionError
-        self.assertEqual(frozenset(), self.ledger.now.held_for(instance.uuid))
+    def test_diagnostics(self) -> None:
+        """A vGPU is shown with its card, and what is gone with its address."""
+        instance = self.compute.instance({"vgpus": "1"}, (self.parts, PART))
+        xml = self.compute.spawn(instance)
+        gone = "0000:d8:00.0/nvidia-63/0"
+        named = xml.replace(f'address="{PART}"/>', f'address="{PART}"/><gpu:gpu address="{gone}"/>')
+        gpus, shown = self.compute.gpus, mock.Mock(get_xml_desc=lambda: named)
+        card = PciAddress.parse(vgpus.CARD)
+        gpus.vgpus.cards.reserve({card: cards.reasons("it is in quarantine")})
+        found = diagnostics.gpus(shown, gpus.assigned, gpus.vgpus.cards, self.host.roots, {card: 4})
+        expected = {
+            "gpu0_address": PART,
+            "gpu0_product": "10de:1bb3",
+            "gpu0_name": "Tesla P4",
+            "gpu0_numa_node": 0,
+            "gpu0_trouble": "it is in quarantine",
+            "gpu0_module": 4,
+            "gpu1_address": gone,
+        }
+        self.assertEqual(expected, found)
 
     def test_one_guest_only(self) -> None:
-        """Whoever comes second is sent to another host."""
+        """Whoever comes second is sent to another host; of a start that fails nothing is left."""
         first = self.compute.instance({"gpus": "1"}, (self.whole, ONE))
         second = self.compute.instance({"gpus": "1"}, (self.whole, ONE))
         refused = nova_exception.ComputeResourcesUnavailable
+        with self.assertRaisesRegex(ZeroDivisionError, ""), self.compute.spawning(first):
+            raise ZeroDivisionError
+        self.assertEqual(frozenset(), self.ledger.now.held_for(first.uuid))
         with self.compute.spawning(first):
             self.assertRaises(refused, self.compute.spawn, second)
         self.assertRaises(refused, self.compute.spawn, second)
-
-    def test_another_hosts(self) -> None:
-        """After a move the address may be one of this host as well."""
-        other = uuidutils.generate_uuid()
-        instance = self.compute.instance({}, (other, ONE), (other, PART))
-        with self.compute.spawning(instance) as xml:
-            self.assertNotIn("hostdev", xml)
-            self.assertEqual(frozenset(), self.ledger.now.held_for(instance.uuid))
 
     def test_what_cannot_be_given(self) -> None:
         gone = "0000:d8:00.0"
@@ -110,7 +123,13 @@ class StartingTest(StartsTestCase):
                 self.compute.spawn(instance)
             del self.compute.instances[instance.uuid]
 
-    def test_plain_instance_asks_nobody(self) -> None:
+    def test_none_of_this_hosts(self) -> None:
+        """Of a plain instance nobody is asked. After a move an address may be one of this host."""
+        other = uuidutils.generate_uuid()
+        instance = self.compute.instance({}, (other, ONE), (other, PART))
+        with self.compute.spawning(instance) as xml:
+            self.assertNotIn("hostdev", xml)
+            self.assertEqual(frozenset(), self.ledger.now.held_for(instance.uuid))
         before = self.compute.asked
         for supply in self.compute.gpus.assigned.supplies:
             supply.provider_uuids.clear()
@@ -134,20 +153,19 @@ class CompareTest(StartsTestCase):
                     self.compute.spawn(instance, Kind.REBOOT)
 
     def test_what_may_be_known_no_more_keeps_nobody_from_what_he_has(self) -> None:
-        specs = {"gpus": "1", "gpu:memory_mib": "1"}
-        instance = self.compute.instance(specs, (self.whole, ONE))
-        with self.assertRaisesRegex(nova_exception.BuildAbortException, "memory is unknown"):
-            self.compute.spawn(instance)
-        self.assertIn("0x3b", self.compute.spawn(instance, Kind.REBOOT))
-
-    def test_nor_of_vgpus(self) -> None:
-        specs = {"vgpus": "1", "gpu:memory_mib": "4096"}
-        instance = self.compute.instance(specs, (self.parts, PART))
-        with self.assertRaisesRegex(
-            nova_exception.BuildAbortException, "that of nvidia-63 is 1024"
+        for specs, had, said, rendered in (
+            ({"gpus": "1", "gpu:memory_mib": "1"}, (self.whole, ONE), "memory is unknown", "0x3b"),
+            (
+                {"vgpus": "1", "gpu:memory_mib": "4096"},
+                (self.parts, PART),
+                "that of nvidia-63 is 1024",
+                "mdev",
+            ),
         ):
-            self.compute.spawn(instance)
-        self.assertIn("mdev", self.compute.spawn(instance, Kind.REBOOT))
+            instance = self.compute.instance(specs, had)
+            with self.assertRaisesRegex(nova_exception.BuildAbortException, said):
+                self.compute.spawn(instance)
+            self.assertIn(rendered, self.compute.spawn(instance, Kind.REBOOT))
 
     def test_too_far_apart(self) -> None:
         """While it is spawned another host may do better; of a move nobody looks for one."""
@@ -210,6 +228,7 @@ class GuestsTest(StartsTestCase):
         )
         self.compute.spawn(instance)
         self.assertEqual(1, len(told))
+        self.assertFalse(self.starts.is_reboot_hard(instance))
 
     def test_cards_are_got_ready_beside_the_network(self) -> None:
         begun: list[PciAddress] = []
@@ -226,10 +245,6 @@ class GuestsTest(StartsTestCase):
         self.assertEqual([ONE], [str(address) for address in begun])
         # What fails here is said at the start.
         self.starts.prepare(self.compute.instance({}, (self.whole, "0000:d8:00.0")))
-
-    def test_soft_reboot(self) -> None:
-        instance = self.compute.instance({"gpus": "1"}, (self.whole, ONE))
-        self.assertFalse(self.starts.is_reboot_hard(instance))
 
 
 class ContainersTest(HostTestCase):
@@ -275,15 +290,34 @@ class TellTest(base.BaseTestCase):
 
     def test_saved_before_a_config_drive_asks(self) -> None:
         """Nova saves the instance itself when its guest has started."""
-        self.config(group="api", vendordata_providers=["StaticJSON", "DynamicJSON"])
-        starts._tell(self.instance, told(*PAIR), [])
-        self.saved.assert_called_once_with()
-        starts._tell(self.instance, told(*PAIR), [])
-        self.saved.assert_called_once_with()
-
-    def test_not_saved_where_nobody_asks_then(self) -> None:
         starts._tell(self.instance, told(*PAIR), [])
         self.config(group="api", vendordata_providers=["StaticJSON", "DynamicJSON"])
         self.instance.config_drive = ""
         starts._tell(self.instance, told(PAIR[0]), [])
         self.saved.assert_not_called()
+        self.instance.config_drive = "True"
+        for _ in range(2):
+            starts._tell(self.instance, told(*PAIR), [])
+            self.saved.assert_called_once_with()
+
+
+TABLE = pathlib.Path(__file__).parents[4] / "doc/source/reference/starts.csv"
+
+
+class TableTest(unittest.TestCase):
+    def test_what_operators_read(self) -> None:
+        with TABLE.open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        shown = {row["Start"]: {step for step in row if row[step] == "yes"} for row in rows}
+        self.assertEqual({kind.value: {step.value for step in STEPS[kind]} for kind in Kind}, shown)
+        self.assertEqual(["Start", *(step.value for step in Step)], list(rows[0]))
+
+    def test_what_nova_spawns(self) -> None:
+        for task, host, kind in (
+            ("spawning", "here", Kind.SPAWN),
+            ("spawning", None, Kind.SPAWN),
+            ("rebuild_spawning", "here", Kind.REBUILD),
+            ("rebuild_spawning", "another", Kind.EVACUATION),
+        ):
+            instance = objects.Instance(task_state=task, host=host)
+            self.assertEqual(kind, Kind.of_spawn(instance, "here"))

@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-
 from __future__ import annotations
+
+import threading
 
 import fixtures
 import libvirt
+from oslotest import base
 
-from nova_gpu.core import exception
+from nova_gpu.core import device, exception
+from nova_gpu.core.device import Device
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.virt.health import failed_starts
+from nova_gpu.virt.lifecycle import vgpus
 from tests.fixtures import vgpu
 from tests.fixtures.bases.vgpus import CARD, MINE, ONE, OTHERS, PROFILED, TWO, WHOLE, VGPUsTestCase
 from tests.fixtures.compute import devices
@@ -16,17 +20,16 @@ from tests.fixtures.compute import devices
 
 class MadeAndRemovedTest(VGPUsTestCase):
     def test_made_for_who_starts(self) -> None:
-        self.vgpus.make(MINE, [PciAddress.parse(WHOLE), TWO, ONE])
-        self.assertMade(ONE, TWO)
-        self.assertTrue(self.vgpus.cards.look.is_made(ONE, MINE), "known without a look")
-        self.vgpus.make(MINE, [ONE])
-        self.assertMade(ONE, TWO)
-
-    def test_what_is_left_of_another(self) -> None:
         self.vgpus.make(OTHERS, [ONE])
         with self.assertRaisesRegex(exception.DeviceUnavailable, "an instance that is gone"):
             self.vgpus.make(MINE, [ONE])
         self.assertMade(ONE, uuid=OTHERS)
+        self.vgpus.release([ONE], self.clean, OTHERS)
+        both: list[Device] = [PciAddress.parse(WHOLE), TWO, ONE]
+        for given in (both, both[2:]):
+            self.vgpus.make(MINE, given)
+            self.assertMade(ONE, TWO)
+        self.assertTrue(self.vgpus.cards.look.is_made(ONE, MINE), "known without a look")
 
     def test_what_cannot_be_noted_is_not_made(self) -> None:
         (self.host.root / "state/gpu-vgpus").write_text("no folder")
@@ -41,12 +44,9 @@ class MadeAndRemovedTest(VGPUsTestCase):
         self.assertMade(TWO)
         self.assertEqual(frozenset({TWO}), self.ledger.now.used)
         self.assertFalse(self.vgpus.cards.look.is_made(ONE, MINE))
-
-    def test_not_while_somebody_has_it(self) -> None:
-        self.vgpus.make(MINE, [ONE])
-        self.ledger.saw_domains({MINE: frozenset({ONE})})
-        self.vgpus.release([ONE], self.clean, MINE)
-        self.assertMade(ONE)
+        self.ledger.saw_domains({MINE: frozenset({TWO})})
+        self.vgpus.release([TWO], self.clean, MINE)
+        self.assertMade(TWO)
 
     def test_what_is_not_removed_is_tried_again(self) -> None:
         """It stays out of the pool until it is."""
@@ -76,14 +76,12 @@ class MadeAndRemovedTest(VGPUsTestCase):
 
 
 class KnownTest(VGPUsTestCase):
-    def test_groups(self) -> None:
-        """And those in which their cards would be whole"""
+    def test_groups_and_cards(self) -> None:
+        """And the groups in which their cards would be whole"""
         keys = list(self.vgpus.keys())
         types = {key.vgpu_type for key in keys}
         self.assertEqual({None, *(each.id for each in vgpu.TESLA_P4)}, types)
         self.assertEqual({"1bb3"}, {key.product_id for key in keys})
-
-    def test_cards(self) -> None:
         self.assertTrue(self.vgpus)
         self.assertEqual(devices([CARD]), self.vgpus.functions())
         self.assertEqual([], self.vgpus.containers_cards())
@@ -136,7 +134,9 @@ class FailedStartsTest(VGPUsTestCase):
         for _ in range(failed_starts.MOST):
             self.fail(slots[0], text="guest ended")
             self.fail(*slots)
+            self.fail(ONE)  # nor are mediated devices counted
         self.assertEqual(set(self.functions), self.offered())
+        self.assertNotIn("New instances do not get", self.log.output)
 
     def test_functions_that_their_driver_refuses_a_type(self) -> None:
         """It says so of the function, unless it is the host that has no memory."""
@@ -190,3 +190,78 @@ class FailedStartsTest(VGPUsTestCase):
         with self.vgpus.start(MINE, [card]):
             pass
         self.assertEqual(offered, self.compute.gpus.assigned.whole.free())
+
+
+MIG_ONE, MIG_TWO = (Slot.parse(f"0000:19:00.0/1g.18gb/{number}") for number in (900, 901))
+MIG_OTHER = Slot.parse("0000:3b:00.0/1g.18gb/900")
+
+
+class RetriesTest(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.retries = vgpus.Retries(device.function)
+        self.tried: list[Device] = []
+        self.bad: set[Device] = set()
+
+    def release(self, device: Device) -> bool:
+        self.tried.append(device)
+        return device not in self.bad
+
+    def period(self, *left: Device) -> list[Device]:
+        """What it tries"""
+        self.tried.clear()
+        self.retries.begin(left, self.release)
+        self.retries.wait()
+        return sorted(self.tried, key=str)
+
+    def test_later_and_later(self) -> None:
+        self.bad.add(MIG_ONE)
+        tried = [number for number in range(200) if self.period(MIG_ONE)]
+        self.assertEqual([0, 1, 3, 7, 15, 31, 63, 123, 183], tried)
+        self.bad.clear()
+        while not self.period(MIG_ONE):
+            pass
+        self.assertEqual([], self.period())
+        self.bad.add(MIG_ONE)
+        self.assertEqual([MIG_ONE], self.period(MIG_ONE), "it begins anew")
+        self.assertEqual([MIG_ONE], self.period(MIG_ONE))
+        self.assertEqual([], self.period(MIG_ONE))
+
+    def test_each_by_itself(self) -> None:
+        self.bad.add(MIG_ONE)
+        for _ in range(2):
+            self.period(MIG_ONE, MIG_OTHER)
+        self.assertEqual([MIG_TWO, MIG_OTHER], self.period(MIG_ONE, MIG_TWO, MIG_OTHER))
+
+    def test_what_a_period_has_begun(self) -> None:
+        """However soon it is over: in the next period all of it can be seen."""
+        self.retries.begin([MIG_ONE], self.release)
+        for begun in self.retries._begun.values():
+            begun.result()
+        self.assertTrue(self.retries.wait())
+        self.retries.begin([], self.release)
+        self.assertFalse(self.retries.wait())
+
+    def test_nobody_waits(self) -> None:
+        """The cards side by side, and of each that is at work nothing more is begun."""
+        both, goes_on = threading.Barrier(3, timeout=200), threading.Event()
+        self.addCleanup(goes_on.set)
+
+        def hang(device: Device) -> bool:
+            self.tried.append(device)
+            if device != MIG_TWO:
+                both.wait()
+                goes_on.wait(200)
+            return True
+
+        for _ in range(3):
+            self.retries.begin([MIG_ONE, MIG_TWO, MIG_OTHER], hang)
+        both.wait()
+        self.retries.begin([MIG_TWO], hang)
+        self.assertEqual({MIG_ONE, MIG_OTHER}, set(self.tried))
+        goes_on.set()
+        self.assertTrue(self.retries.wait())
+        self.assertEqual(
+            [MIG_ONE, MIG_OTHER, MIG_TWO],
+            sorted(self.tried, key=lambda each: (each == MIG_TWO, str(each))),
+        )

@@ -49,36 +49,38 @@ def hostdev(domain: str, bus: str, kind: str = "pci", function: int = 0) -> str:
 
 class GPUsInTest(unittest.TestCase):
     def assertNames(self, expected: Sequence[object], xml: str) -> None:
-        self.assertEqual(set(expected), domains.gpus_in(xml, PARTS))
+        self.assertEqual(set(expected), domains.gpus_in(xml, PARTS), xml)
 
-    def test_none(self) -> None:
-        self.assertNames([], domain())
-        self.assertNames([], "<domain><name>one</name></domain>")
-        self.assertNames([], domain(node("/dev/fuse") + mount("/srv") + node("/dev/nvidiactl")))
-
-    def test_device_nodes(self) -> None:
-        self.assertNames([A, B], domain(node("/dev/nvidia0") + node("/dev/dri/card1")))
-
-    def test_pci_devices(self) -> None:
-        self.assertNames([A, C], domain(hostdev("0x0000", "0x04") + hostdev("0x10000", "0x88")))
-
-    def test_one_function_is_the_card(self) -> None:
-        self.assertNames([A], domain(hostdev("0x0000", "0x04", function=1)))
-
-    def test_other_devices(self) -> None:
-        self.assertNames([], domain(hostdev("0x0000", "0x04", "usb")))
-        self.assertNames([], domain(hostdev("0x0000", "0x3b")))
-
-    def test_metadata_outlasts_the_nodes_numbers(self) -> None:
-        ours = guest_config.GuestMetaGPUs((A, C)).to_xml()
-        self.assertNames([A, C], domain(node("/dev/nvidia1"), ours))
-
-    def test_a_node_that_is_only_bound_opens_nothing(self) -> None:
-        """The device cgroup allows what libvirt has made. Of a stranger it counts all the same."""
-        ours = guest_config.GuestMetaGPUs((A,)).to_xml()
-        xml = domain(mount("/dev/nvidia1"), ours).replace("<domain ", "<domain id='3' ")
-        self.assertNames([A], xml)
-        self.assertNames([B], domain(mount("/dev/nvidia1")))
+    def test_what_it_names(self) -> None:
+        metadata = guest_config.GuestMetaGPUs((A, C)).to_xml()
+        edited = guest_config.GuestMetaGPUs((C,)).to_xml().replace(str(C), "the second one")
+        theirs = "<other:gpus xmlns:other='urn:other'><gpu address='x'/></other:gpus>"
+        pci = hostdev("0x0000", "0x04") + hostdev("0x10000", "0x88")
+        guest = vconfig.LibvirtConfigGuest()
+        guest.name, guest.virt_type, guest.os_type = "one", "lxc", "exe"
+        guest.metadata.append(guest_config.GuestMetaGPUs((B,)))
+        for expected, xml in (
+            ([], domain()),
+            ([], "<domain><name>one</name></domain>"),
+            ([], domain(node("/dev/fuse") + mount("/srv") + node("/dev/nvidiactl"))),
+            ([A, B], domain(node("/dev/nvidia0") + node("/dev/dri/card1"))),
+            ([A, C], domain(pci)),
+            ([A], domain(hostdev("0x0000", "0x04", function=1))),
+            ([], domain(hostdev("0x0000", "0x04", "usb") + hostdev("0x0000", "0x3b"))),
+            # Our metadata outlasts the nodes' numbers, and does not hide a PCI device.
+            ([A, C], domain(node("/dev/nvidia1"), metadata)),
+            ([A, C], domain(pci, guest_config.GuestMetaGPUs((A,)).to_xml())),
+            # The device cgroup allows what libvirt has made. Of a stranger it counts all the same.
+            (
+                [A, C],
+                domain(mount("/dev/nvidia1"), metadata).replace("<domain ", "<domain id='3' "),
+            ),
+            ([B], domain(mount("/dev/nvidia1"))),
+            ([A], domain(node("/dev/nvidia0"), theirs)),
+            ([A], domain(node("/dev/nvidia0"), edited)),
+            ([B], guest.to_xml()),
+        ):
+            self.assertNames(expected, xml)
 
     def test_a_container_that_runs_reaches_what_its_nodes_lead_to(self) -> None:
         """By its nodes' names as they are now, whatever they were when it was started"""
@@ -107,11 +109,6 @@ class GPUsInTest(unittest.TestCase):
         xml = domain("".join(map(node, [*numbers, "/dev/fuse"])))
         self.assertEqual({B}, domains.gpus_in(xml, parts))
 
-    def test_metadata_does_not_hide_a_pci_device(self) -> None:
-        ours = guest_config.GuestMetaGPUs((A,)).to_xml()
-        devices = hostdev("0x0000", "0x04") + hostdev("0x10000", "0x88")
-        self.assertNames([A, C], domain(devices, ours))
-
     def test_a_virtual_function_is_the_vgpu_that_the_metadata_says(self) -> None:
         vf, other = cards.addresses("0000:3b:00.4", "0000:3b:00.5")
         parts = domains.Parts({}, {vf: vf, other: other})
@@ -134,20 +131,6 @@ class GPUsInTest(unittest.TestCase):
         own = xml.replace("<name>one</name>", f"<name>one</name><uuid>{guest}</uuid>")
         self.assertEqual({function, mediated}, domains.gpus_in(own, parts))
         self.assertEqual({vf}, domains.gpus_in(xml, parts))  # of another domain
-
-    def test_others_metadata(self) -> None:
-        theirs = "<other:gpus xmlns:other='urn:other'><gpu address='x'/></other:gpus>"
-        self.assertNames([A], domain(node("/dev/nvidia0"), theirs))
-
-    def test_metadata_that_somebody_edited(self) -> None:
-        edited = guest_config.GuestMetaGPUs((C,)).to_xml().replace(str(C), "the second one")
-        self.assertNames([A], domain(node("/dev/nvidia0"), edited))
-
-    def test_metadata_as_nova_writes_it(self) -> None:
-        guest = vconfig.LibvirtConfigGuest()
-        guest.name, guest.virt_type, guest.os_type = "one", "lxc", "exe"
-        guest.metadata.append(guest_config.GuestMetaGPUs((B,)))
-        self.assertNames([B], guest.to_xml())
 
 
 class Gone(libvirt.libvirtError):
@@ -208,11 +191,9 @@ class RenamedTest(unittest.TestCase):
         found = domains.renamed(xml, [self.OLD], [self.NEW])
         self.assertEqual({A, self.NEW, C}, domains.gpus_in(found, PARTS))
         self.assertIn("<name>one</name>", found)
-
-    def test_the_same_at_both(self) -> None:
         xml = domain(metadata=self.metadata(self.OLD))
         found = domains.renamed(xml, [self.OLD], [self.OLD])
-        self.assertEqual({self.OLD}, domains.gpus_in(found, PARTS))
+        self.assertEqual({self.OLD}, domains.gpus_in(found, PARTS), "the same at both")
 
     def test_without_metadata(self) -> None:
         xml = domain(hostdev("0000", "04"))
@@ -223,10 +204,6 @@ class ByDomainTest(unittest.TestCase):
     def assertLooked(self, expected: Mapping[str, set[object]], host: Any) -> None:
         found = domains.look(host, PARTS)
         self.assertEqual(expected, {uuid: each.every for uuid, each in found.items()})
-
-    def test_every_domain(self) -> None:
-        host = Host(Guest("one", domain(node("/dev/nvidia0"))), Guest("two", domain()))
-        self.assertLooked({"one": {A}, "two": set()}, host)
 
     def test_what_a_stranger_gets_when_it_starts_again(self) -> None:
         """As ``virsh attach-device --config`` has it while it runs"""
@@ -239,24 +216,20 @@ class ByDomainTest(unittest.TestCase):
         host = Host(Guest("one", novas, later))
         self.assertLooked({"one": {A}}, host)
 
-    def test_gone_since_it_was_listed(self) -> None:
-        host = Host(Guest("one", Gone("gone")), Guest("two", domain(node("/dev/nvidia1"))))
-        self.assertLooked({"two": {B}}, host)
-
-    def test_unreadable_is_not_nothing(self) -> None:
-        host = Host(Guest("one", Broken("broken")), Guest("two", domain()))
+    def test_each_that_can_be_read(self) -> None:
+        """One may be gone since it was listed; one that is broken is not nothing."""
+        two = Guest("two", domain(node("/dev/nvidia1") + mount("/a") + mount("/b")))
+        host = Host(Guest("one", Gone("gone")), two, Guest("three", domain()))
+        self.assertLooked({"two": {B}, "three": set()}, host)
+        self.assertEqual({"/a", "/b"}, domains.mount_sources(host))
         with self.assertRaisesRegex(exception.DomainsUnreadable, "broken"):
-            domains.look(host, PARTS)
+            domains.look(Host(Guest("one", Broken("broken")), two), PARTS)
 
     def test_nobody_to_ask(self) -> None:
         """What libvirt said is kept, and not Nova's word for it."""
         for look in (lambda host: domains.look(host, PARTS), domains.mount_sources):
             with self.assertRaisesRegex(exception.DomainsUnreadable, "Failed to connect socket"):
                 look(Unreachable())
-
-    def test_mount_sources(self) -> None:
-        host = Host(Guest("one", domain(mount("/a") + mount("/b"))), Guest("two", domain()))
-        self.assertEqual({"/a", "/b"}, domains.mount_sources(host))
 
 
 class WithoutTest(unittest.TestCase):

@@ -1,254 +1,58 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Who has a device, by what domains, the database, starts and claims say."""
+
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import subprocess
-import sys
+import threading
 import unittest
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 from unittest import mock
 
+from nova import objects
+
 from nova_gpu.core import exception
 from nova_gpu.core.model import DeliveryMode, GroupKey, PciAddress
-from nova_gpu.virt.usage.ledger import Assignment, Claim, Ledger, Snapshot, State
+from nova_gpu.virt.inventory import pool
+from nova_gpu.virt.usage.ledger import Assignment, Claim, Ledger, Named, Snapshot, State
 from nova_gpu.virt.usage.records import Records
 from tests.fixtures import cards
 
 A, B, C, D, E, F = cards.addresses(*(f"0000:0{number}:00.0" for number in range(1, 7)))
 KEY = GroupKey("10de", "1091", DeliveryMode.LXC)
+Counted = Mapping[str, frozenset[tuple[str, str]]]
 
 
-class LedgerTest(unittest.TestCase):
+def has(*devices: PciAddress, provider: str = "group") -> frozenset[tuple[str, str]]:
+    return frozenset((provider, str(each)) for each in devices)
+
+
+class LedgerTestCase(unittest.TestCase):
     def setUp(self) -> None:
-        self.ledger = Ledger()
+        self.now = 1000.0
+        self.ledger = Ledger(lambda: self.now)
+        self.assigned: set[objects.Resource] = set()
 
-    def test_named_by_a_domain(self) -> None:
-        self.ledger.saw_domains({"one": frozenset({A}), "two": frozenset({B})})
-        self.assertEqual({A, B}, self.ledger.now.taken())
-        self.ledger.saw_domains({"two": frozenset({B})})
-        self.assertEqual({B}, self.ledger.now.taken())
+    def hold(
+        self, uuid: str, *devices: PciAddress, look: Callable[[], Named] = dict, kept: Any = ()
+    ) -> contextlib.AbstractContextManager[None]:
+        return self.ledger.hold(uuid, frozenset(devices), look, frozenset(kept))
 
-    def test_had_by_an_instance(self) -> None:
-        self.ledger.saw_domains({"one": frozenset({A})})
-        with self.ledger.hold("one", frozenset({B}), dict):
-            pass
-        self.assertEqual({A, B}, self.ledger.now.had_by("one"))
-        self.assertEqual(set(), self.ledger.now.had_by("two"))
+    def see(self, **named: Collection[PciAddress]) -> None:
+        self.ledger.saw_domains({uuid: frozenset(devices) for uuid, devices in named.items()})
 
-    def test_used_until_it_is_cleaned(self) -> None:
-        """Named by a domain or given to a start; that a start held it alone is nothing."""
-        self.ledger.saw_domains({"one": frozenset({A})})
-        with self.ledger.hold("two", frozenset({B, C}), dict):
-            self.ledger.was_used([B])
-        self.ledger.saw_domains({})
-        self.assertEqual({A, B}, self.ledger.now.used)
-        with self.ledger.clean(A):
-            self.assertEqual({A}, self.ledger.now.taken())
-            self.ledger.cleaned(A)
-        self.assertEqual({B}, self.ledger.now.used)
+    def claim(self, *devices: PciAddress, back: Collection[PciAddress] = ()) -> None:
+        self.ledger.claim(set(devices), back, self.assigned, 60)
 
-    def test_used_before_this_service(self) -> None:
-        """What the database counts first may be a guest's of before, what it counts later not."""
-        self._count({"one": frozenset({("here", str(A))})})
-        self._count({"one": frozenset({("here", str(A))}), "two": frozenset({("here", str(B))})})
-        self.assertEqual({A}, self.ledger.now.used)
+    def start(self, uuid: str, device: PciAddress) -> None:
+        with self.hold(uuid, device):
+            self.see(**{uuid: {device}})
 
-    def test_left(self) -> None:
-        self._count({"one": frozenset({("here", str(A))})})
-        self.ledger.saw_domains({"two": frozenset({B})})
-        self.ledger.was_used([C])
-        self.assertEqual({C}, self.ledger.now.left())
-        self.ledger.saw_domains({})
-        self._count({})
-        self.assertEqual({A, B, C}, self.ledger.now.left())
-
-    def test_what_was_read_of_a_card_is_void_when_it_is_clean(self) -> None:
-        self._count({"one": frozenset({("here", str(A)), ("here", str(B))})})
-        with self.ledger.hold("one", frozenset({A, B}), dict):
-            pass
-        self.ledger.cleaned(A)
-        self.assertEqual({B}, self.ledger.now.started())
-        self.assertEqual({B}, self.ledger.now.counted())
-
-    def test_kept_while_it_is_rebuilt(self) -> None:
-        here: dict[str, frozenset[tuple[str, str]]] = {"one": frozenset(), "two": frozenset()}
-        for end in ("started", "gone"):
-            with self.subTest(end=end):
-                self.ledger.keep("one", frozenset({A}))
-                self._count(here)
-                self.assertEqual({A}, self.ledger.now.taken())
-                kept = self.ledger.now.kept_by("one")
-                self.assertEqual({A}, kept)
-                if end == "started":
-                    with self.ledger.hold("one", frozenset(), dict, kept):
-                        self.assertEqual({A}, self.ledger.now.taken())
-                else:
-                    self._count({"two": frozenset()})
-                self.assertEqual(set(), self.ledger.now.taken())
-
-    def test_kept_from_within_a_hold_to_the_end_of_the_next(self) -> None:
-        with self.ledger.hold("one", frozenset({A}), dict):
-            self.ledger.keep("one", frozenset({A}))
-        self.assertEqual({A}, self.ledger.now.taken())
-        self.assertEqual({A}, self.ledger.now.had_by("one"))
-        with self.ledger.hold("one", frozenset(), dict, frozenset({A})):
-            pass
-        self.assertEqual(set(), self.ledger.now.taken())
-
-    def test_kept_until_it_is_let_go(self) -> None:
-        self.ledger.keep("one", frozenset({A}))
-        self.ledger.let_go("one")
-        self.ledger.let_go("one")
-        self.assertEqual(set(), self.ledger.now.taken())
-
-    def test_kept_while_the_database_is_read(self) -> None:
-        """Before it was asked nobody had claimed them."""
-        self._count({}, lambda: self.ledger.keep("one", frozenset({A})))
-        self.assertEqual({A}, self.ledger.now.taken())
-        self._count({})
-        self.assertEqual(set(), self.ledger.now.taken())
-
-    def test_a_start_with_anothers_cards_makes_them_nobodys_of_ours(self) -> None:
-        self._count({"one": frozenset()})
-        self.ledger.saw_domains({"one": frozenset({A})})
-        with self.ledger.hold("one", frozenset(), dict, frozenset({A})):
-            self.assertEqual({A: "one"}, self.ledger.now.strangers())
-        self.assertEqual(set(), self.ledger.now.started())
-
-    def test_counted(self) -> None:
-        """What another host's provider calls A may be an instance's here for all anybody knows."""
-        self._count(
-            {"one": frozenset({("here", str(A))}), "two": frozenset({("elsewhere", str(B))})}
-        )
-        self.assertEqual({A, B}, self.ledger.now.counted())
-
-    def test_the_hold_takes_the_place_of_what_was_handed_out(self) -> None:
-        self.ledger.claim({A, B}, (), set(), 60)
-        with self.ledger.hold("one", frozenset({A}), dict):
-            self.assertEqual({A, B}, self.ledger.now.taken())
-        self.assertEqual({B}, self.ledger.now.taken())
-
-    def test_a_refused_hold_gives_back_what_was_handed_out(self) -> None:
-        self.ledger.claim({A, B}, (), set(), 60)
-        named = {"stranger": frozenset({A})}
-        with (
-            self.assertRaises(exception.DeviceUnavailable),
-            self.ledger.hold("one", frozenset({A, B}), lambda: named),
-        ):
-            self.fail("held")
-        self.assertEqual(set(), self.ledger.now.taken())
-        self.assertEqual(set(), self.ledger.now.started())
-
-    def test_stranger(self) -> None:
-        self.ledger.saw_domains({"one": frozenset({A}), "stranger": frozenset({B})})
-        self._count({"one": frozenset({("group", str(A))})})
-        self.assertEqual({B: "stranger"}, self.ledger.now.strangers())
-
-    def test_nobody_is_a_stranger_before_the_database_was_read(self) -> None:
-        self.ledger.saw_domains({"one": frozenset({A}), "two": frozenset({B})})
-        with self.ledger.hold("two", frozenset({B}), dict):
-            pass
-        self.assertEqual({}, self.ledger.now.strangers())
-        self.assertEqual({A: "one"}, self.ledger.now.unjudged())
-        self._count({})
-        self.assertEqual({A: "one", B: "two"}, self.ledger.now.strangers())
-        self.assertEqual({}, self.ledger.now.unjudged())
-
-    def test_an_instances_domain_with_another_card_is_a_stranger_there(self) -> None:
-        self.ledger.saw_domains({"one": frozenset({A, B})})
-        self._count({"one": frozenset({("group", str(A))})})
-        self.assertEqual({B: "one"}, self.ledger.now.strangers())
-
-    def test_what_was_just_started_is_no_stranger(self) -> None:
-        self._count({})
-        self._start("one", A)
-        self.assertEqual({}, self.ledger.now.strangers())
-        self.assertEqual({A}, self.ledger.now.started())
-        self._count({"one": frozenset({("group", str(A))})})
-        self.assertEqual(set(), self.ledger.now.started())
-        self.assertEqual({}, self.ledger.now.strangers())
-
-    def test_what_was_started_while_the_database_was_read_stays(self) -> None:
-        self.ledger.saw_domains({"one": frozenset({A})})
-        for _ in range(2):  # the second time it was started before as well
-            self._count({}, lambda: self._start("one", A))
-            self.assertEqual({A}, self.ledger.now.started())
-            self.assertEqual({}, self.ledger.now.strangers())
-
-    def test_what_is_being_started_stays(self) -> None:
-        with self.ledger.hold("one", frozenset({A}), dict):
-            self._count({})
-            self.assertEqual({A}, self.ledger.now.started())
-        self._count({})
-        self.assertEqual(set(), self.ledger.now.started())
-
-    def test_what_is_saved_when_the_task_ends_stays_until_then(self) -> None:
-        """An instance that is unshelved; what it had before is still in the database."""
-        self._start("one", A)
-        for before in (frozenset({("group", str(B))}), frozenset[tuple[str, str]]()):
-            self._count({"one": before}, busy=frozenset({"one"}))
-            self.assertEqual({A}, self.ledger.now.started())
-            self.assertEqual({}, self.ledger.now.strangers())
-        self._count({"one": frozenset({("group", str(A))})}, busy=frozenset({"one"}))
-        self.assertEqual(set(), self.ledger.now.started())
-        self.assertEqual({}, self.ledger.now.strangers())
-
-    def test_what_was_started_and_is_counted_nowhere_is_a_strangers(self) -> None:
-        """It was deleted while the service was away, or is on another host, or has no such GPU."""
-        for counted in ({}, {"one": frozenset[tuple[str, str]]()}):
-            with self.subTest(counted=counted):
-                self._start("one", A)
-                self._count(counted)
-                self.assertEqual(set(), self.ledger.now.started())
-                self.assertEqual({A: "one"}, self.ledger.now.strangers())
-
-    def test_on_its_way_back_from_another_host_it_is_no_stranger(self) -> None:
-        self.ledger.saw_domains({"one": frozenset({A})})
-        self._count({}, returning=frozenset({"one"}))
-        self.assertEqual({}, self.ledger.now.strangers())
-        self._count({})
-        self.assertEqual({A: "one"}, self.ledger.now.strangers())
-
-    def test_handed_out_is_free_where_no_instance_is_busy(self) -> None:
-        """Whoever it was handed out to is started or has failed."""
-        self.ledger.claim({A}, (), set(), 60)
-        self._count({}, busy=frozenset({"one"}))
-        self.assertEqual({A}, self.ledger.now.taken())
-        self._count({})
-        self.assertEqual(set(), self.ledger.now.taken())
-
-    def test_handed_out_while_the_database_is_read(self) -> None:
-        self._count({}, lambda: self.ledger.claim({A}, (), set(), 60))
-        self.assertEqual({A}, self.ledger.now.taken())
-
-    def test_the_database_is_asked_about_domains_with_gpus(self) -> None:
-        self.ledger.saw_domains({"one": frozenset({A}), "two": frozenset()})
-        asked: list[str] = []
-
-        def read(guests: Collection[str]) -> Records:
-            asked.extend(guests)
-            return Records({})
-
-        self.ledger.read_records(read)
-        self.assertEqual(["one"], asked)
-
-    def test_database_that_does_not_answer_changes_nothing(self) -> None:
-        self._count({"one": frozenset({("group", str(A))})})
-        self.assertRaises(OSError, self._count, {}, mock.Mock(side_effect=OSError))
-        self.assertEqual({(KEY, A)}, self.ledger.now.recorded({"group": KEY}))
-
-    def test_recorded_leaves_out_other_hosts_providers(self) -> None:
-        self._count({"one": frozenset({("group", str(A)), ("elsewhere", str(B))})})
-        self.assertEqual({(KEY, A)}, self.ledger.now.recorded({"group": KEY}))
-
-    def _start(self, uuid: str, address: PciAddress) -> None:
-        with self.ledger.hold(uuid, frozenset({address}), dict):
-            self.ledger.saw_domains({uuid: frozenset({address})})
-
-    def _count(
+    def count(
         self,
-        counted: Mapping[str, frozenset[tuple[str, str]]],
+        counted: Counted | None = None,
         meanwhile: Callable[[], object] = lambda: None,
         **kwargs: Any,
     ) -> None:
@@ -256,51 +60,209 @@ class LedgerTest(unittest.TestCase):
 
         def read(guests: Collection[str]) -> Records:
             meanwhile()
-            return Records(counted, **kwargs)
+            return Records(counted or {}, **kwargs)
 
+        self.now += 1
         self.ledger.read_records(read)
 
+    def assertTaken(self, *devices: PciAddress) -> None:
+        self.assertEqual(set(devices), self.ledger.now.taken())
 
-class ReachedTest(unittest.TestCase):
+    def assertStarted(self, *devices: PciAddress) -> None:
+        self.assertEqual(set(devices), self.ledger.now.started())
+
+    def assertStrangers(self, **strangers: PciAddress) -> None:
+        found = {device: uuid for uuid, device in strangers.items()}
+        self.assertEqual(found, self.ledger.now.strangers())
+
+    def assertRefused(self, text: str, held: contextlib.AbstractContextManager[None]) -> None:
+        with self.assertRaisesRegex(exception.DeviceUnavailable, text), held:
+            self.fail("held twice")
+
+
+class LedgerTest(LedgerTestCase):
+    def test_named_by_a_domain_and_had_by_a_start(self) -> None:
+        self.see(one={A}, two={B})
+        self.assertTaken(A, B)
+        with self.hold("one", C):
+            pass
+        self.assertEqual({A, C}, self.ledger.now.had_by("one"))
+        self.see(two={B})
+        self.assertTaken(B)
+        self.assertEqual(set(), self.ledger.now.had_by("three"))
+
+    def test_used_until_it_is_cleaned(self) -> None:
+        """Named by a domain or given to a start; that a start held it alone is nothing."""
+        self.see(one={A})
+        with self.hold("two", B, C):
+            self.ledger.was_used([B])
+        self.see()
+        self.assertEqual({A, B}, self.ledger.now.used)
+        with self.ledger.clean(A):
+            self.assertTaken(A)
+            self.ledger.cleaned(A)
+        self.assertEqual({B}, self.ledger.now.used)
+
+    def test_used_before_this_service(self) -> None:
+        """What the database counts first may be a guest's of before, what it counts later not."""
+        self.count({"one": has(A)})
+        self.count({"one": has(A), "two": has(B)})
+        self.assertEqual({A}, self.ledger.now.used)
+        self.see(two={B})
+        self.ledger.was_used([C])
+        self.assertEqual({C}, self.ledger.now.left())
+        self.see()
+        self.count()
+        self.assertEqual({A, B, C}, self.ledger.now.left())
+
+    def test_what_was_read_of_a_card_is_void_when_it_is_clean(self) -> None:
+        self.count({"one": has(A, B)})
+        with self.hold("one", A, B):
+            pass
+        self.ledger.cleaned(A)
+        self.assertStarted(B)
+        self.assertEqual({B}, self.ledger.now.counted())
+
+    def test_kept_while_it_is_rebuilt(self) -> None:
+        here: Counted = {"one": frozenset(), "two": frozenset()}
+        for end in ("started", "gone", "let go"):
+            with self.subTest(end=end):
+                self.ledger.keep("one", frozenset({A}))
+                self.count(here)
+                self.assertTaken(A)
+                kept = self.ledger.now.kept_by("one")
+                self.assertEqual({A}, kept)
+                if end == "started":
+                    with self.hold("one", kept=kept):
+                        self.assertTaken(A)
+                elif end == "gone":
+                    self.count({"two": frozenset()})
+                else:
+                    self.ledger.let_go("one")
+                    self.ledger.let_go("one")
+                self.assertTaken()
+
+    def test_kept_from_within_a_hold_to_the_end_of_the_next(self) -> None:
+        with self.hold("one", A):
+            self.ledger.keep("one", frozenset({A}))
+        self.assertTaken(A)
+        self.assertEqual({A}, self.ledger.now.had_by("one"))
+        with self.hold("one", kept={A}):
+            pass
+        self.assertTaken()
+
+    def test_while_the_database_is_read(self) -> None:
+        """Before it was asked nobody had claimed or kept them."""
+        self.count({}, lambda: self.ledger.keep("one", frozenset({A})))
+        self.assertTaken(A)
+        self.count({}, lambda: self.claim(B))
+        self.assertTaken(B)
+        self.count()
+        self.assertTaken()
+
+    def test_a_start_with_anothers_cards_makes_them_nobodys_of_ours(self) -> None:
+        self.count({"one": frozenset()})
+        self.see(one={A})
+        with self.hold("one", kept={A}):
+            self.assertStrangers(one=A)
+        self.assertStarted()
+
+    def test_counted_and_recorded(self) -> None:
+        """What another host's provider calls B may be an instance's here for all anybody knows."""
+        self.count({"one": has(A), "two": has(B, provider="elsewhere")})
+        self.assertRaises(OSError, self.count, {}, mock.Mock(side_effect=OSError))
+        self.assertEqual({A, B}, self.ledger.now.counted())
+        self.assertEqual({(KEY, A)}, self.ledger.now.recorded({"group": KEY}))
+
+    def test_strangers(self) -> None:
+        self.see(one={A}, two={B})
+        with self.hold("two", B):
+            pass
+        self.assertStrangers()  # before the database was read
+        self.assertEqual({A: "one"}, self.ledger.now.unjudged())
+        self.count()
+        self.assertStrangers(one=A, two=B)
+        self.assertEqual({}, self.ledger.now.unjudged())
+        self.see(one={A, C}, two={B})
+        for returning, strangers in ((), {"one": C, "two": B}), (("two",), {"one": C}):
+            self.count({"one": has(A)}, returning=frozenset(returning))
+            self.assertStrangers(**strangers)
+
+    def test_what_was_just_started_is_no_stranger(self) -> None:
+        self.count()
+        self.start("one", A)
+        self.assertStrangers()
+        self.assertStarted(A)
+        self.count({"one": has(A)})
+        self.assertStarted()
+        self.assertStrangers()
+        for _ in range(2):  # the second time it was started before as well
+            self.count({}, lambda: self.start("one", A))
+            self.assertStarted(A)
+            self.assertStrangers()
+
+    def test_what_is_being_started_stays(self) -> None:
+        with self.hold("one", A):
+            self.count()
+            self.assertStarted(A)
+        self.count()
+        self.assertStarted()
+
+    def test_what_is_saved_when_the_task_ends_stays_until_then(self) -> None:
+        """An instance that is unshelved; what it had before is still in the database."""
+        self.start("one", A)
+        for counted, started in ((has(B), [A]), (frozenset[tuple[str, str]](), [A]), (has(A), [])):
+            self.count({"one": counted}, busy=frozenset({"one"}))
+            self.assertStarted(*started)
+            self.assertStrangers()
+
+    def test_what_was_started_and_is_counted_nowhere_is_a_strangers(self) -> None:
+        """It was deleted while the service was away, or is on another host, or has no such GPU."""
+        for counted in ({}, {"one": frozenset[tuple[str, str]]()}):
+            with self.subTest(counted=counted):
+                self.start("one", A)
+                self.count(counted)
+                self.assertStarted()
+                self.assertStrangers(one=A)
+
+    def test_the_database_is_asked_about_domains_with_gpus(self) -> None:
+        self.see(one={A}, two=set())
+        read = mock.Mock(return_value=Records({}))
+        self.ledger.read_records(read)
+        self.assertEqual([["one"]], [[*call.args[0]] for call in read.mock_calls])
+
+
+class ReachedTest(LedgerTestCase):
     """What a container that runs can open, beside what is its own"""
 
-    def setUp(self) -> None:
-        self.ledger = Ledger()
+    def test_other_cards(self) -> None:
+        """Nobody else's, not kept for its next start, and cleaned when it is gone"""
         reached = {"one": frozenset({B}), "two": frozenset[PciAddress]()}
         self.ledger.saw_domains({"one": frozenset({A, B}), "two": frozenset({C})}, reached)
-
-    def test_nobody_elses(self) -> None:
-        self.assertEqual({A, B, C}, self.ledger.now.taken())
+        self.assertTaken(A, B, C)
         self.assertEqual({"one": {B}}, self.ledger.now.reached)
-
-    def test_not_kept_for_its_next_start(self) -> None:
         self.assertEqual({A}, self.ledger.now.kept_by("one"))
-
-    def test_cleaned_when_it_is_gone(self) -> None:
         self.assertEqual({A, B}, self.ledger.now.had_by("one"))
-        self.ledger.saw_domains({"two": frozenset({C})})
+        self.see(two={C})
         self.assertEqual({A, B}, self.ledger.now.left())
         self.assertEqual({}, self.ledger.now.reached)
 
     def test_between_two_domains(self) -> None:
         """A start that waits for libvirt's word, or has it; a rebuild; a resize that is reverted"""
 
-        def look() -> dict[str, frozenset[PciAddress]]:
+        def look() -> Named:
             self.assertTrue(self.ledger.now.is_between("two"))
             return {}
 
-        with self.ledger.hold("two", frozenset({C}), look):
+        with self.hold("two", C, look=look):
             self.assertTrue(self.ledger.now.is_between("two"))
         self.assertFalse(self.ledger.now.is_between("two"))
         self.ledger.keep("one", [A])
         self.assertTrue(self.ledger.now.is_between("one"))
         self.ledger.let_go("one")
         self.assertFalse(self.ledger.now.is_between("one"))
-        self.ledger.read_records(lambda guests: Records({}, returning=frozenset({"one"})))
+        self.count(returning=frozenset({"one"}))
         self.assertTrue(self.ledger.now.is_between("one"))
-
-
-CLAIM = Claim(0.0, 60.0, set())
 
 
 def one(device: object) -> Assignment:
@@ -308,19 +270,15 @@ def one(device: object) -> Assignment:
 
 
 class StateTest(unittest.TestCase):
-    """A device may be in several states at once."""
-
-    def setUp(self) -> None:
-        self.usage = Snapshot(
-            claims={B: CLAIM},
+    def test_a_device_may_be_in_several(self) -> None:
+        usage = Snapshot(
+            claims={B: Claim(0.0, 60.0, set())},
             starting=(one(D),),
             domains={"one": frozenset({D, E})},
             moving={"one": one(C)},
             used=frozenset({A, C, D, E, F}),
             cleaning=frozenset({F}),
         )
-
-    def test_each(self) -> None:
         expected = {
             A: State.DIRTY,
             B: State.CLAIMED,
@@ -329,44 +287,190 @@ class StateTest(unittest.TestCase):
             E: State.IN_USE,
             F: State.CLEANING,
         }
-        for each, state in expected.items():
-            with self.subTest(state):
-                self.assertIn(each, self.usage.devices(state))
-
-    def test_free(self) -> None:
+        for device, state in expected.items():
+            self.assertIn(device, usage.devices(state), state)
+        self.assertEqual({B, C, D, E, F}, usage.taken())
+        self.assertEqual({A}, usage.left())
+        self.assertEqual(set(), dataclasses.replace(usage, records=Records({"one": has(A)})).left())
         self.assertEqual(set(), set().union(*(Snapshot().devices(state) for state in State)))
 
-    def test_taken_is_what_is_in_a_state_but_dirty(self) -> None:
-        self.assertEqual({B, C, D, E, F}, self.usage.taken())
-
-    def test_wherever_a_start_is(self) -> None:
-        states = [("asking", State.STARTING), ("starting", State.STARTING)]
-        for name, state in (*states, ("unseen", State.IN_USE)):
-            with self.subTest(name):
-                self.assertEqual({A}, Snapshot(**{name: (one(A),)}).devices(state))
-
-    def test_held_is_what_libvirt_was_asked_about(self) -> None:
+    def test_of_starts(self) -> None:
+        states = {"asking": State.STARTING, "starting": State.STARTING, "unseen": State.IN_USE}
+        for name, state in states.items():
+            started: Any = {name: (one(A),)}
+            self.assertEqual({A}, Snapshot(**started).devices(state), name)
         usage = Snapshot(asking=(one(A),), starting=(one(B), Assignment("two", frozenset({C}))))
         self.assertEqual({B}, usage.held_for("one"))
-        self.assertEqual(
-            [True, True, False], [usage.is_starting(each) for each in ("one", "two", "three")]
+        starting = [usage.is_starting(each) for each in ("one", "two", "three")]
+        self.assertEqual([True, True, False], starting)
+
+
+class ClaimsTest(LedgerTestCase):
+    """Times and sets; what Nova's tracker makes of its sets is tested with the pool."""
+
+    def test_for_a_time(self) -> None:
+        self.claim(A)
+        self.now += 30
+        self.claim(B)
+        self.assertTaken(A, B)
+        self.now += 30
+        self.assertTaken(B)
+        with self.assertNoLogs("nova_gpu.virt.usage.ledger"):
+            self.ledger.compare({A}, set())
+        self.now += 30
+        self.assertTaken()
+
+    def test_where_no_instance_is_busy(self) -> None:
+        """Whoever it was handed out to is started or has failed."""
+        self.claim(A)
+        self.count(busy=frozenset({"one"}))
+        self.assertTaken(A)
+        self.count()
+        self.assertTaken()
+
+    def test_put_back(self) -> None:
+        self.claim(A)
+        self.claim(B, C, back={A})
+        self.assertTaken(B, C)
+        self.assigned |= {pool.resource("group", B)}
+        self.ledger.compare({C}, self.assigned)
+        self.assertTaken(B)
+
+    def test_by_the_set_that_knew_it(self) -> None:
+        """Neither an equal one nor another provider's"""
+        self.claim(A)
+        self.ledger.compare({A}, set(self.assigned))
+        self.ledger.compare({B, C}, set())
+        self.assertTaken(A)
+        self.assigned |= {pool.resource("group", A)}
+        self.ledger.compare(set(), self.assigned)
+        self.assigned.clear()
+        self.ledger.compare({A}, self.assigned)
+        self.assertTaken()
+
+    def test_the_hold_takes_its_place(self) -> None:
+        self.claim(A, B)
+        with self.hold("one", A):
+            self.assertTaken(A, B)
+        self.assertTaken(B)
+        self.assertRefused(
+            "0000:02:00.0.*stranger", self.hold("one", B, look=lambda: {"stranger": frozenset({B})})
         )
-
-    def test_left_is_dirty_and_no_instances(self) -> None:
-        counted = {"one": frozenset({("provider", str(A))})}
-        self.assertEqual({A}, self.usage.left())
-        self.assertEqual(set(), dataclasses.replace(self.usage, records=Records(counted)).left())
-
-    def test_nobody_changes_one(self) -> None:
-        with self.assertRaises(dataclasses.FrozenInstanceError):
-            self.usage.used = frozenset()
+        self.assertTaken()
+        self.assertStarted(A)
 
 
-class PurityTest(unittest.TestCase):
-    def test_nothing_of_nova_is_imported(self) -> None:
-        code = (
-            "import nova_gpu.virt.usage.ledger, sys;"
-            "print([name for name in sys.modules if name.partition('.')[0] == 'nova'])"
-        )
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
-        self.assertEqual("[]", done.stdout.decode().strip())
+class StartsTest(LedgerTestCase):
+    def test_one_start_at_a_time(self) -> None:
+        with self.hold("one", A, B):
+            self.assertTaken(A, B)
+            self.assertEqual({A, B}, self.ledger.now.held_for("one"))
+            self.assertEqual(set(), self.ledger.now.held_for("two"))
+            self.assertRefused("0000:02:00.0.*started: one", self.hold("two", B, C))
+            self.assertRefused("0000:01:00.0.*started: one", self.ledger.clean(A))
+            with self.hold("two", C):
+                self.assertTaken(A, B, C)
+            with self.hold("one", A, D):
+                self.assertTaken(A, B, D)
+            self.assertTaken(A, B)
+        self.assertTaken()
+        self.assertEqual(set(), self.ledger.now.held_for("one"))
+        with self.assertRaises(OSError), self.hold("one", A):
+            raise OSError
+        self.assertTaken()
+
+    def test_nobodys_while_it_is_cleaned(self) -> None:
+        with self.ledger.clean(A):
+            self.assertTaken(A)
+            self.assertRefused("0000:01:00.0.*being cleaned", self.hold("one", A, B))
+            self.assertRefused("0000:01:00.0.*being cleaned", self.ledger.clean(A))
+        self.assertTaken()
+
+    def test_what_somebody_has(self) -> None:
+        self.see(one={A})
+        self.ledger.keep("two", [B])
+        for device, what in ((A, "0000:01:00.0.*in its domain: one"), (B, "02:00.0.*again: two")):
+            self.assertRefused(what, self.ledger.clean(device))
+        self.assertRefused("0000:02:00.0.*again: two", self.hold("one", B))
+        named = {"three": frozenset({C}), "two": frozenset({B})}
+        with self.hold("three", C, look=lambda: named):
+            self.assertTaken(A, B, C)
+        stranger = self.hold("one", C, look=lambda: {"stranger": frozenset({C})})
+        self.assertRefused("0000:03:00.0.*stranger.*virsh", stranger)
+
+    def test_nothing_is_kept_of_instances_past(self) -> None:
+        for number in range(3):
+            with self.hold(str(number), kept={A}):
+                pass
+        self.assertEqual(Snapshot(), self.ledger.now)
+
+    def test_while_libvirt_is_asked_for_one_start_another_loses(self) -> None:
+        def look() -> Named:
+            self.assertIn(A, self.ledger.now.devices(State.STARTING))
+            self.assertRefused("0000:01:00.0.*started: one", self.hold("two", A))
+            with self.hold("two", B):
+                pass  # of another device it does not wait for that answer
+            return {}
+
+        with self.hold("one", A, look=look):
+            pass
+
+    def test_nobody_who_reads_waits_for_the_look(self) -> None:
+        """libvirt may take long to answer a start, and claims go on."""
+        seen: list[object] = []
+
+        def read() -> None:
+            self.ledger.claim([C], [], set(), 60)
+            self.ledger.compare([C], set())
+            seen.extend([self.ledger.now.taken(), self.ledger.now.instances()])
+            with self.ledger.clean(B):
+                seen.append(self.ledger.now.taken())
+            try:
+                with self.ledger.clean(A):
+                    seen.append("cleaned")
+            except exception.DeviceUnavailable:
+                seen.append("refused")
+
+        reader = threading.Thread(target=read, daemon=True)
+
+        def look() -> Named:
+            if not seen:  # and not once more when the start ends
+                reader.start()
+                reader.join(200)
+            return {}
+
+        with self.hold("one", A, look=look):
+            self.assertFalse(reader.is_alive(), "it waited for the look")
+        self.assertEqual([{A, C}, set(), {A, B, C}, "refused"], seen)
+
+    def test_nothing_is_kept_of_a_look_that_fails(self) -> None:
+        look = mock.Mock(side_effect=exception.DomainsUnreadable("no answer"))
+        with self.assertRaises(exception.DomainsUnreadable), self.hold("one", A, look=look):
+            self.fail("held without a look")
+        self.assertTaken()
+
+    def test_in_use_until_libvirt_has_answered(self) -> None:
+        """It does not say whether the guest runs, and nobody knows."""
+        with self.hold_that_ends_unseen():
+            pass
+        self.assertIn(A, self.ledger.now.devices(State.IN_USE))
+        self.assertRefused("0000:01:00.0.*domain: one", self.ledger.clean(A))
+        with self.hold("one", A):
+            pass  # its own next start
+        self.see()
+        self.assertTaken()
+
+    def test_an_answer_from_before_does_not_count(self) -> None:
+        with self.hold_that_ends_unseen():
+            since = self.ledger.now
+        self.ledger.saw_domains({}, since=since)
+        self.assertTaken(A)
+        self.ledger.saw_domains({}, since=self.ledger.now)
+        self.assertTaken()
+
+    @contextlib.contextmanager
+    def hold_that_ends_unseen(self) -> Iterator[None]:
+        look = mock.Mock(side_effect=[{}, exception.DomainsUnreadable("no answer")])
+        logged = self.assertLogs("nova_gpu.virt.usage.ledger", "ERROR")
+        with logged, self.hold("one", A, look=look):
+            yield

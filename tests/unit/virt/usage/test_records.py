@@ -31,8 +31,32 @@ class ReadTest(unittest.TestCase):
     """The database is Nova's objects here; the functional tests have the real one."""
 
     def test_what_instances_have(self) -> None:
-        found = counted([instance(ONE, resources(A, B)), instance(TWO, None)])
-        self.assertEqual({ONE: {(GROUP, A), (GROUP, B)}, TWO: set()}, found)
+        """What is on its way counts on both hosts, until it is elsewhere."""
+        memory = resources("ns_0", resource_class="CUSTOM_PMEM_NAMESPACE_4GB")
+        there, here = resources(B, provider=ELSEWHERE), resources(A)
+        coming, going = migration(ONE, "host2", "host1"), migration(ONE, "host1", "host2")
+        within, both = migration(ONE, "host1", "host1"), resources(B)
+        own = {ONE: {(GROUP, A)}}
+        for instances, moves, others, expected in (
+            (
+                [instance(ONE, resources(A, B)), instance(TWO, None)],
+                [],
+                [],
+                {ONE: {(GROUP, A), (GROUP, B)}, TWO: set()},
+            ),
+            ([instance(ONE, memory)], [], [], {ONE: set()}),
+            ([], [coming], [instance(ONE, None, old=there, new=here)], own),
+            ([], [going], [instance(ONE, there, old=here, new=there)], own),
+            (
+                [instance(ONE, both, old=here, new=both)],
+                [within],
+                [],
+                {ONE: {(GROUP, A), (GROUP, B)}},
+            ),
+            ([], [going], [], {}),  # its instance is gone
+            ([instance(ONE, here)], [going], [], own),  # it has claimed nothing yet
+        ):
+            self.assertEqual(expected, counted(instances, moves, others))
 
     def test_a_record_that_cannot_be_read_costs_its_instance_alone(self) -> None:
         """Of a second answer, in which its last devices stay its own; of a first it has none."""
@@ -80,26 +104,9 @@ class ReadTest(unittest.TestCase):
         found = answer([moved], [failed])
         self.assertEqual({ONE, failed.uuid}, found.consumers(ONE))
         self.assertEqual({TWO}, found.consumers(TWO))
-
-    def test_other_resources_are_not_gpus(self) -> None:
-        memory = resources("ns_0", resource_class="CUSTOM_PMEM_NAMESPACE_4GB")
-        self.assertEqual({ONE: set()}, counted([instance(ONE, memory)]))
-
-    def test_on_its_way_here_it_keeps_the_new(self) -> None:
-        moving = instance(ONE, None, old=resources(B, provider=ELSEWHERE), new=resources(A))
-        moves = [migration(ONE, "host2", "host1")]
-        self.assertEqual({ONE: {(GROUP, A)}}, counted([], moves, [moving]))
-
-    def test_on_its_way_from_here_it_keeps_the_old(self) -> None:
-        has = resources(B, provider=ELSEWHERE)
-        moving = instance(ONE, has, old=resources(A), new=has)
-        moves = [migration(ONE, "host1", "host2")]
-        self.assertEqual({ONE: {(GROUP, A)}}, counted([], moves, [moving]))
-
-    def test_on_one_host_it_keeps_both(self) -> None:
-        moving = instance(ONE, resources(B), old=resources(A), new=resources(B))
-        moves = [migration(ONE, "host1", "host1")]
-        self.assertEqual({ONE: {(GROUP, A), (GROUP, B)}}, counted([moving], moves))
+        going = instance(TWO, None, old=resources(B))
+        found = answer([moved], [migration(TWO, "host1", "host2")], [going])
+        self.assertEqual({ONE: PROJECT, TWO: PROJECT}, found.projects)
 
     def test_a_move_that_ends_between_two_questions(self) -> None:
         moving = instance(ONE, None, new=resources(A))
@@ -121,15 +128,6 @@ class ReadTest(unittest.TestCase):
         ):
             found = records.read(mock.sentinel.context, "host1", "node1", ())
         self.assertEqual({ONE: {(GROUP, A)}}, found.counted)
-
-    def test_whose_they_are(self) -> None:
-        moving = instance(TWO, None, old=resources(B))
-        moves = [migration(TWO, "host1", "host2")]
-        found = answer([instance(ONE, resources(A))], moves, [moving])
-        self.assertEqual({ONE: PROJECT, TWO: PROJECT}, found.projects)
-
-    def test_a_move_whose_instance_is_gone(self) -> None:
-        self.assertEqual({}, counted([], [migration(ONE, "host1", "host2")]))
 
     def test_a_move_that_failed(self) -> None:
         """Nova leaves its context with the instance; the tracker counts it while it goes on."""
@@ -166,10 +164,6 @@ class ReadTest(unittest.TestCase):
             moves = [migration(ONE, "host2", "host1", status)]
             self.assertEqual({}, counted([], moves, [moving]))
 
-    def test_a_move_that_has_claimed_nothing_yet(self) -> None:
-        moves = [migration(ONE, "host1", "host2")]
-        self.assertEqual({ONE: {(GROUP, A)}}, counted([instance(ONE, resources(A))], moves))
-
     def test_busy(self) -> None:
         """A task under way, or a build, which at times has none."""
         there = instance(TWO, None, task_state="spawning")
@@ -198,10 +192,8 @@ class ReadTest(unittest.TestCase):
         self.assertEqual({ONE}, found.returning)
         here = answer([there], guests=[ONE])
         self.assertEqual(set(), here.returning)
-
-    def test_left_behind_on_its_way_elsewhere(self) -> None:
-        there = instance(ONE, resources(A, provider=ELSEWHERE), task_state="rebooting")
-        self.assertEqual(set(), answer([], others=[there], guests=[ONE]).returning)
+        elsewhere = instance(ONE, resources(A, provider=ELSEWHERE), task_state="rebooting")
+        self.assertEqual(set(), answer([], others=[elsewhere], guests=[ONE]).returning)
 
 
 class RequestOfTest(base.BaseTestCase):
@@ -238,20 +230,15 @@ class RequestOfTest(base.BaseTestCase):
             moved.old_flavor, moved.flavor, moved.new_flavor = old, now, two
             self.assertEqual(expected, records.is_left_by_move(moved, {GROUP}))
 
-    def test_of_a_flavor_that_came_without(self) -> None:
+    def test_of_what_came_without(self) -> None:
         """Nova's object raises for what it was not read with."""
-        found = [
-            records.request_of_flavor(flavor).extra_specs
-            for flavor in (
-                objects.Flavor(flavorid="read without"),
-                objects.Flavor(extra_specs={}),
-                objects.Flavor(extra_specs={"gpus": "= 2"}),
-            )
-        ]
-        self.assertEqual([{}, {}, {"gpus": "= 2"}], found)
-
-    def test_of_an_instance_that_came_without(self) -> None:
+        specs = {"gpus": "= 2"}
+        for flavor, expected in (
+            (objects.Flavor(flavorid="read without"), {}),
+            (objects.Flavor(extra_specs={}), {}),
+            (objects.Flavor(extra_specs=specs), specs),
+        ):
+            self.assertEqual(expected, records.request_of_flavor(flavor).extra_specs)
+            found = records.request_of(objects.Instance(flavor=flavor))
+            self.assertEqual(expected, found.extra_specs)
         self.assertEqual({}, records.request_of(objects.Instance(uuid="anybody")).extra_specs)
-        flavor = objects.Flavor(extra_specs={"gpus": "1"})
-        instance = objects.Instance(flavor=flavor)
-        self.assertEqual({"gpus": "1"}, records.request_of(instance).extra_specs)

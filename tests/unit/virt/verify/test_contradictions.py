@@ -79,135 +79,71 @@ class CompareTest(unittest.TestCase):
     def guests(self, **changed: Guest) -> dict[str, Guest]:
         return {**(AGREED.guests or {}), **changed}
 
-    def test_they_agree(self) -> None:
-        self.assertFound()
-
-    def test_a_card_that_a_guest_reaches_and_cannot_open(self) -> None:
-        reaches = (Kind.REACHES_OTHERS, "plain", False)
+    def test_domains(self) -> None:
+        found, guests, instances = self.assertFound, self.guests, self.instances
+        found()
+        reaches, shared = (Kind.REACHES_OTHERS, "plain", False), (Kind.SHARED_BY_DOMAINS, str(A))
         reached = Guest(True, frozenset({A}), frozenset({A}))
-        (found,) = self.assertFound(reaches, guests=self.guests(plain=reached))
-        self.assertIn("which the instances one have", found.text)
+        (difference,) = found(reaches, guests=guests(plain=reached))
+        self.assertIn("which the instances one have", difference.text)
         opened = dataclasses.replace(reached, opened=frozenset({A}))
-        shared = (Kind.SHARED_BY_DOMAINS, str(A), False)
-        self.assertFound(reaches, shared, guests=self.guests(plain=opened))
+        found(reaches, (*shared, False), guests=guests(plain=opened))
+        plain_differs = Kind.DOMAIN_DIFFERS, "plain", False
+        found((*shared, False), plain_differs, guests=guests(plain=guest(A)))
+        both = instances(two=instance(A, active=False))
+        found((Kind.SHARED_BY_INSTANCES, str(A), False), instances=both)
+        foreign, exceeds = Kind.FOREIGN_DOMAIN, (Kind.INVENTORY_EXCEEDS, "h_gpu", False)
+        others = {"guests": guests(other=guest(C))}
+        reserved = {"providers": {GROUP: provider({"one": 1, "two": 1}, reserved=1)}}
+        found((foreign, "other", False), exceeds, **others)
+        found((foreign, "other", False), **others, **reserved)
+        found(**others, **reserved, returning=frozenset({"other"}))
+        gone, unlike = (Kind.NO_DOMAIN, "one", False), (Kind.DOMAIN_DIFFERS, "one", False)
+        for stopped in (guest(A, running=False), guest(running=False)):
+            found(gone, guests=guests(one=stopped))
+        found(gone, guests={"plain": guest(), "two": guest(B, running=False)})
+        found(unlike, guests=guests(one=guest()))
+        found(unlike, exceeds, guests=guests(one=guest(C)))
+        # A card by an alias is counted elsewhere.
+        aliased = instances(plain=instance(aliased=True))
+        found(guests=guests(plain=guest(C)), instances=aliased, **reserved)
+        found(plain_differs, guests=guests(plain=guest(C)), **reserved)
 
-    def test_a_card_in_two_domains(self) -> None:
-        self.assertFound(
-            (Kind.SHARED_BY_DOMAINS, str(A), False),
-            (Kind.DOMAIN_DIFFERS, "plain", False),
-            guests=self.guests(plain=guest(A)),
-        )
-
-    def test_a_card_of_two_instances(self) -> None:
-        self.assertFound(
-            (Kind.SHARED_BY_INSTANCES, str(A), False),
-            instances=self.instances(two=instance(A, active=False)),
-        )
-
-    def test_a_domain_of_nobody(self) -> None:
-        guests = self.guests(other=guest(C))
-        self.assertFound(
-            (Kind.FOREIGN_DOMAIN, "other", False),
-            (Kind.INVENTORY_EXCEEDS, "h_gpu", False),
-            guests=guests,
-        )
-        reserved = {GROUP: provider({"one": 1, "two": 1}, reserved=1)}
-        self.assertFound((Kind.FOREIGN_DOMAIN, "other", False), guests=guests, providers=reserved)
-        returning = frozenset({"other"})
-        self.assertFound(guests=guests, providers=reserved, returning=returning)
-
-    def test_an_active_instance_without_its_guest(self) -> None:
-        for changed in ({"one": guest(A, running=False)}, {"one": guest(running=False)}):
-            self.assertFound((Kind.NO_DOMAIN, "one", False), guests=self.guests(**changed))
-        left = {"plain": guest(), "two": guest(B, running=False)}
-        self.assertFound((Kind.NO_DOMAIN, "one", False), guests=left)
-
-    def test_a_guest_without_its_card(self) -> None:
-        self.assertFound((Kind.DOMAIN_DIFFERS, "one", False), guests=self.guests(one=guest()))
-
-    def test_a_guest_with_another_card(self) -> None:
-        self.assertFound(
-            (Kind.DOMAIN_DIFFERS, "one", False),
-            (Kind.INVENTORY_EXCEEDS, "h_gpu", False),
-            guests=self.guests(one=guest(C)),
-        )
-
-    def test_a_card_by_an_alias_is_counted_elsewhere(self) -> None:
-        providers = {GROUP: provider({"one": 1, "two": 1}, reserved=1)}
-        for aliased, kinds in ((True, []), (False, [(Kind.DOMAIN_DIFFERS, "plain", False)])):
-            self.assertFound(
-                *kinds,
-                guests=self.guests(plain=guest(C)),
-                instances=self.instances(plain=instance(aliased=aliased)),
-                providers=providers,
-            )
-
-    def test_fewer_than_the_flavor_asks_for(self) -> None:
-        self.assertFound(
-            (Kind.FLAVOR_DIFFERS, "one", False),
-            instances=self.instances(one=instance(A, flavor_count=2)),
-        )
-
-    def test_a_card_that_is_gone(self) -> None:
-        self.assertFound(
-            (Kind.CARD_MISSING, str(A), False),
-            cards=ALL - {A},
-            providers={GROUP: provider({"one": 1, "two": 1}, fit=ALL - {A})},
-        )
-
-    def test_a_card_with_another_driver(self) -> None:
-        self.assertFound((Kind.CARD_UNFIT, str(A), False), unfit={A: "it is with nouveau", C: "x"})
-
-    def test_allocations_without_gpus(self) -> None:
-        reserved = {GROUP: provider({"two": 1}, reserved=1)}
-        self.assertFound((Kind.ALLOCATION_DIFFERS, "one", True), providers=reserved)
-
-    def test_more_allocated_than_held(self) -> None:
-        counted = {GROUP: provider({"one": 2, "two": 1})}
-        self.assertFound((Kind.ALLOCATION_DIFFERS, "one", True), providers=counted)
-        self.assertFound(
-            (Kind.ALLOCATION_DIFFERS, "one", False),
-            (Kind.FLAVOR_DIFFERS, "one", False),
-            providers=counted,
-            instances=self.instances(one=instance(A, flavor_count=2)),
-        )
-
-    def test_a_provider_of_another_host(self) -> None:
-        elsewhere = dataclasses.replace(instance(A), counted=frozenset({("other", A)}))
-        self.assertFound(
-            (Kind.ALLOCATION_ELSEWHERE, "one", False),
-            (Kind.ALLOCATION_DIFFERS, "one", True),
-            instances=self.instances(one=elsewhere),
-        )
-
-    def test_allocations_of_others(self) -> None:
-        providers = {GROUP: provider({"one": 1, "two": 1, "who": 1})}
-        for holder, expected in (
-            (Holder.DELETED, [(Kind.ALLOCATION_LEFT, "who", True)]),
-            (Holder.ENDED_MOVE, [(Kind.ALLOCATION_LEFT, "who", True)]),
-            (Holder.ELSEWHERE, [(Kind.ALLOCATION_UNKNOWN, "who", False)]),
-            (Holder.UNKNOWN, [(Kind.ALLOCATION_UNKNOWN, "who", False)]),
-            (Holder.ON_ITS_WAY, []),
+    def test_allocations(self) -> None:
+        found = self.assertFound
+        fewer, short = self.instances(one=instance(A, flavor_count=2)), (Kind.FLAVOR_DIFFERS, "one")
+        found((*short, False), instances=fewer)
+        differs = Kind.ALLOCATION_DIFFERS, "one"
+        found((*differs, True), providers={GROUP: provider({"two": 1}, reserved=1)})
+        more = {GROUP: provider({"one": 2, "two": 1})}
+        found((*differs, True), providers=more)
+        found((*differs, False), (*short, False), providers=more, instances=fewer)
+        there = dataclasses.replace(instance(A), counted=frozenset({("other", A)}))
+        elsewhere = (Kind.ALLOCATION_ELSEWHERE, "one", False)
+        found(elsewhere, (*differs, True), instances=self.instances(one=there))
+        left = {GROUP: provider({"one": 1, "two": 1, "who": 1})}
+        for holder, kind, safe in (
+            (Holder.DELETED, Kind.ALLOCATION_LEFT, True),
+            (Holder.ENDED_MOVE, Kind.ALLOCATION_LEFT, True),
+            (Holder.ELSEWHERE, Kind.ALLOCATION_UNKNOWN, False),
+            (Holder.UNKNOWN, Kind.ALLOCATION_UNKNOWN, False),
         ):
-            with self.subTest(holder):
-                self.assertFound(*expected, providers=providers, holders={"who": holder})
+            found((kind, "who", safe), providers=left, holders={"who": holder})
+        found(providers=left, holders={"who": Holder.ON_ITS_WAY})
+        # A guest that outlived its instance keeps the allocation.
+        kept = (Kind.ALLOCATION_LEFT, "who", False), (Kind.FOREIGN_DOMAIN, "who", False)
+        holders, guests = {"who": Holder.DELETED}, self.guests(who=guest(C))
+        found(*kept, providers=left, holders=holders, guests=guests)
+        # What is on its way is not compared.
+        moving = self.instances(one=instance(A, settled=False))
+        guests = {"two": guest(B, running=False)}
+        found(guests=guests, instances=moving, providers={GROUP: provider({"two": 1}, total=5)})
 
-    def test_a_guest_that_outlived_its_instance_keeps_the_allocation(self) -> None:
-        self.assertFound(
-            (Kind.ALLOCATION_LEFT, "who", False),
-            (Kind.FOREIGN_DOMAIN, "who", False),
-            providers={GROUP: provider({"one": 1, "two": 1, "who": 1})},
-            holders={"who": Holder.DELETED},
-            guests=self.guests(who=guest(C)),
-        )
-
-    def test_what_is_on_its_way_is_not_compared(self) -> None:
-        moving = instance(A, settled=False)
-        self.assertFound(
-            guests={"two": guest(B, running=False)},
-            instances=self.instances(one=moving),
-            providers={GROUP: provider({"two": 1}, total=5)},
-        )
+    def test_cards(self) -> None:
+        fit = {GROUP: provider({"one": 1, "two": 1}, fit=ALL - {A})}
+        self.assertFound((Kind.CARD_MISSING, str(A), False), cards=ALL - {A}, providers=fit)
+        unfit = {A: "it is with nouveau", C: "x"}
+        self.assertFound((Kind.CARD_UNFIT, str(A), False), unfit=unfit)
 
     def test_who_does_not_answer_contradicts_nobody(self) -> None:
         foreign, gone = (Kind.FOREIGN_DOMAIN, "x", False), (Kind.NO_DOMAIN, "one", False)
@@ -240,42 +176,25 @@ class VGPUsTest(unittest.TestCase):
         found = contradictions.compare(dataclasses.replace(truths, **changes))
         return [(each.kind, each.subject) for each in found]
 
-    def test_they_agree(self) -> None:
+    def test_each(self) -> None:
         self.assertEqual([], self.found())
-
-    def test_one_that_is_named_and_not_there(self) -> None:
         self.assertEqual([(Kind.VGPU_MISSING, str(T))], self.found(made={"one": frozenset({S})}))
         moving = {"one": instance(S, T, settled=False)}
         self.assertEqual([], self.found(made={}, instances=moving))
-
-    def test_one_that_is_there_and_nobody_has(self) -> None:
-        made = {"one": frozenset({S, T}), "gone": frozenset({U})}
-        self.assertEqual([(Kind.VGPU_LEFT, str(U))], self.found(made=made))
-        self.assertEqual([], self.found(made=made, returning=frozenset({"gone"})))
+        left = {"one": frozenset({S, T}), "gone": frozenset({U})}
+        self.assertEqual([(Kind.VGPU_LEFT, str(U))], self.found(made=left))
+        self.assertEqual([], self.found(made=left, returning=frozenset({"gone"})))
         for unknown in ("made", "guests", "instances"):
-            self.assertNotIn(Kind.VGPU_LEFT, dict(self.found(**{"made": made, unknown: None})))
-
-    def test_a_card_that_is_gone(self) -> None:
-        found = self.found(functions=frozenset(), made={"one": frozenset({S, T})})
-        self.assertEqual([(Kind.CARD_MISSING, str(S)), (Kind.CARD_MISSING, str(T))], found)
-
-    def test_another_in_the_domain_and_one_in_two(self) -> None:
-        found = self.found(guests={"one": guest(S, T, U), "two": guest(U)})
-        self.assertEqual(
-            [
-                (Kind.SHARED_BY_DOMAINS, str(U)),
-                (Kind.FOREIGN_DOMAIN, "two"),
-                (Kind.DOMAIN_DIFFERS, "one"),
-                (Kind.VGPU_MISSING, str(U)),
-            ],
-            found,
-        )
-
-    def test_allocations(self) -> None:
-        provider = Provider("h_vgpu", 0, 0, {"one": 1}, NONE, "VGPU")
-        self.assertEqual(
-            [(Kind.ALLOCATION_DIFFERS, "one")], self.found(providers={GROUP: provider})
-        )
+            self.assertNotIn(Kind.VGPU_LEFT, dict(self.found(**{"made": left, unknown: None})))
+        missing = [(Kind.CARD_MISSING, str(S)), (Kind.CARD_MISSING, str(T))]
+        self.assertEqual(missing, self.found(functions=frozenset()))
+        others = self.found(guests={"one": guest(S, T, U), "two": guest(U)})
+        shared, vgpu = (Kind.SHARED_BY_DOMAINS, str(U)), (Kind.VGPU_MISSING, str(U))
+        unlike = (Kind.FOREIGN_DOMAIN, "two"), (Kind.DOMAIN_DIFFERS, "one")
+        self.assertEqual([shared, *unlike, vgpu], others)
+        fewer = Provider("h_vgpu", 0, 0, {"one": 1}, NONE, "VGPU")
+        differs = [(Kind.ALLOCATION_DIFFERS, "one")]
+        self.assertEqual(differs, self.found(providers={GROUP: fewer}))
 
 
 class InventoriesTest(unittest.TestCase):
@@ -304,20 +223,15 @@ class InventoriesTest(unittest.TestCase):
     def of_group(self, **fields: Any) -> list[tuple[Kind, str]]:
         return self.found(providers={GROUP: dataclasses.replace(self.group, **fields)})
 
-    def test_they_agree(self) -> None:
+    def test_totals(self) -> None:
         self.assertEqual([], self.found())
-
-    def test_fewer_than_there_are(self) -> None:
         self.assertEqual([(Kind.INVENTORY_SHORT, "h_gpu")], self.of_group(total=3))
-
-    def test_more_than_are_free(self) -> None:
         exceeds = [(Kind.INVENTORY_EXCEEDS, "h_gpu")]
         self.assertEqual(exceeds, self.of_group(fit=ALL - {C}))
         self.assertEqual([], self.of_group(fit=ALL - {C}, reserved=1))
         used = {"one": guest(A), "x": guest(B)}
         self.assertEqual(exceeds, self.found(guests=used, providers={GROUP: self.group}))
-
-    def test_what_placement_should_count_besides_is_a_difference_of_its_own(self) -> None:
+        # What Placement should count in addition is a difference of its own.
         self.assertEqual([], self.of_group(allocated={}))
 
     def test_vgpus(self) -> None:

@@ -72,10 +72,9 @@ class RepairTest(base.BaseTestCase):
             self.repair(kind)
 
     def test_what_it_has_is_counted(self) -> None:
+        """And what it has no more is not."""
         self.repair()
         self.assertEqual({ROOT: {"VCPU": 2}, GROUP: {"PGPU": 1}}, self.placement.resources)
-
-    def test_what_it_has_no_more_is_not(self) -> None:
         self.instance.resources = None
         nothing = Instance(True, True, 0, frozenset())
         self.truths = dataclasses.replace(self.truths, instances={UUID: nothing})
@@ -90,10 +89,6 @@ class RepairTest(base.BaseTestCase):
         self.assertNotRepaired("has changed since")
         self.assertEqual({"PGPU": 2}, self.placement.resources[GROUP])
 
-    def test_placement_that_refuses(self) -> None:
-        self.placement.is_full = True
-        self.assertNotRepaired("Placement refuses")
-
     def test_what_is_left_is_removed(self) -> None:
         self.repair(Kind.ALLOCATION_LEFT)
         self.truths = dataclasses.replace(self.truths, holders={UUID: Holder.ENDED_MOVE})
@@ -101,8 +96,9 @@ class RepairTest(base.BaseTestCase):
         self.assertEqual([(UUID, "instance"), (UUID, "migration")], self.placement.deleted)
 
     def test_nothing_else(self) -> None:
+        """Any error says what is not repaired."""
         self.assertNotRepaired("no command can repair no-domain", Kind.NO_DOMAIN)
-
-    def test_any_error_says_what_is_not_repaired(self) -> None:
+        self.placement.is_full = True
+        self.assertNotRepaired("Placement refuses")
         self.truths = dataclasses.replace(self.truths, holders={})
         self.assertNotRepaired(UUID, Kind.ALLOCATION_LEFT)

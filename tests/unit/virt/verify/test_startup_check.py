@@ -42,12 +42,11 @@ class ReconciliationTest(base.BaseTestCase):
             self.look(TWO)
         self.assertEqual((2, False), (self.gather.call_count, "2 differs" in self.log.output))
 
-    def test_not_before_placement_was_told(self) -> None:
+    def test_it_ends_no_period(self) -> None:
         self.reconciliation.is_due = False
         self.look(ONE)
-        self.gather.assert_not_called()
-
-    def test_it_ends_no_period(self) -> None:
+        self.gather.assert_not_called()  # before Placement was told
+        self.reconciliation.is_due = True
         self.compare.side_effect = ZeroDivisionError
         for _ in range(2):
             self.look()
