@@ -117,13 +117,3 @@ class PluginTest(unittest.TestCase):
         self.assertIn("virt libvirt kvm", printed)
         self.assertEqual(self.sample("nova-compute-kvm.conf.sample"), self.options())
         self.assertTrue([each for each in printed if "hypervisor=s== KVM" in each])
-
-    def test_ids(self) -> None:
-        self.run_plugin("n-cpu", NOVA_GPU_FIRST_ID="200000", NOVA_GPU_ID_COUNT="1000")
-        self.assertEqual(["0:200000:1000"], self.options()["libvirt", "uid_maps"])
-        self.assertEqual(["0:200000:1000"], self.options()["libvirt", "gid_maps"])
-
-    def test_the_end(self) -> None:
-        printed = self.run_plugin("n-api n-sch n-cpu", "unstack", "clean")
-        self.assertIn("openstack --os-cloud devstack-admin flavor delete cg1.xlarge", printed)
-        self.assertEqual({}, self.options())

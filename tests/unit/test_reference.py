@@ -4,11 +4,8 @@ doc/ext/reference; here is what these are made of, and what is written by hand."
 
 from __future__ import annotations
 
-import contextlib
-import io
 import pathlib
 import re
-import tempfile
 import tomllib
 import unittest
 
@@ -47,23 +44,6 @@ class TablesTest(unittest.TestCase):
             shown = re.findall(rf"(?m)^\.\. nova-gpu-{directive}:: (.+)$", pages)
             self.assertEqual(sorted(there), sorted(shown))
 
-    def test_each_says_something_of_each(self) -> None:
-        for name, table in tables.TABLES.items():
-            with self.subTest(name):
-                first = [line for line in table().lines() if line.startswith("   * - ")]
-                self.assertGreater(len(first), 3)
-                self.assertEqual(len(first), len(set(first)))
-
-    def test_what_is_not_explained_is_no_table(self) -> None:
-        for rows in ([], [("a",)], [("a", "it is a"), ("b", " ")]):
-            with self.assertRaises(ValueError):
-                list(tables.Table(("letter", "meaning"), (20, 80), rows).lines())
-
-    def test_plain_text_stays_as_it_is(self) -> None:
-        self.assertEqual(
-            r"``--apply`` of a\_b\_, \*all\*", commands.plain("--apply of a_b_, *all*")
-        )
-
     def test_every_trait_is_explained(self) -> None:
         """Those that there are names of, and those that groups get."""
         explained = [each.prefix for each in (*traits.TRAITS, *traits.VGPU_TRAITS)]
@@ -87,40 +67,6 @@ class TablesTest(unittest.TestCase):
                 named = action.option_strings[-1] if action.option_strings else action.metavar
                 self.assertRegex(told, rf"(?m)^\.\. option:: (.*, )?{named}\b", command.line)
             self.assertTrue(command.help, command.line)
-
-
-class DirectivesTest(unittest.TestCase):
-    def built(self, page: str) -> tuple[int, str]:
-        """(exit status, what it prints) of a documentation of this one page"""
-        try:
-            from sphinx.cmd import build
-        except ImportError:
-            self.skipTest("Sphinx is not installed: tools/test style builds the documentation")
-        output = io.StringIO()
-        with tempfile.TemporaryDirectory() as folder:
-            (pathlib.Path(folder) / "index.rst").write_text(f"Page\n====\n\n{page}\n")
-            extension = ("-D", "extensions=doc.ext.reference.directives")
-            line = ["-W", "-q", "-C", *extension, "-b", "text", folder, f"{folder}/built"]
-            with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
-                status = build.main(line)
-            if not status:
-                return 0, (pathlib.Path(folder) / "built/index.txt").read_text()
-        return status, output.getvalue()
-
-    def test_tables_and_options(self) -> None:
-        status, page = self.built(
-            ".. nova-gpu-table:: events\n\n.. nova-gpu-options:: nova-gpu-status"
-        )
-        self.assertEqual(0, status, page)
-        for each in notifications.EventType:
-            self.assertIn(each, page)
-        self.assertIn("--json", page)
-
-    def test_an_unknown_name_fails(self) -> None:
-        for directive in ("nova-gpu-table", "nova-gpu-options"):
-            status, said = self.built(f".. {directive}:: nothing")
-            self.assertNotEqual(0, status)
-            self.assertIn("There is no 'nothing'", said)
 
 
 class ReferenceTest(unittest.TestCase):

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import pathlib
 import subprocess
@@ -14,39 +12,8 @@ import fixtures
 from nova.scheduler.weights import ram
 from oslotest import base
 
-from benchmarks import board_race, report, vgpus
+from benchmarks import board_race, vgpus
 from nova_gpu.scheduler.weights import GPUWeigher
-
-ROWS = (
-    report.Row("8 of 8", 8.6, 1720.0, "ms"),
-    report.Row("8 of 8, 100 hosts", 15, ">60 s", "ms"),
-    report.Row("memory", 12.25, None, "MB"),
-)
-
-
-class ReportTest(base.BaseTestCase):
-    def shown(self, *, as_json: bool) -> str:
-        with contextlib.redirect_stdout(io.StringIO()) as output:
-            report.show(ROWS, as_json=as_json, notes=("A note.",))
-        return output.getvalue()
-
-    def test_table(self) -> None:
-        self.assertEqual(
-            "                   ours  other  ratio  unit\n"
-            "8 of 8              8.6  1,720   200x  ms\n"
-            "8 of 8, 100 hosts    15  >60 s      -  ms\n"
-            "memory             12.2      -      -  MB\n"
-            "A note.\n",
-            self.shown(as_json=False),
-        )
-
-    def test_json_has_one_object_per_row_and_nothing_else(self) -> None:
-        objects = [json.loads(line) for line in self.shown(as_json=True).splitlines()]
-        self.assertEqual(
-            {"name": "8 of 8", "ours": 8.6, "other": 1720.0, "ratio": 200.0, "unit": "ms"},
-            objects[0],
-        )
-        self.assertEqual([">60 s", None], [each["other"] for each in objects[1:]])
 
 
 class RatiosTest(base.BaseTestCase):

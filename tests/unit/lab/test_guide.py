@@ -130,29 +130,3 @@ class FirstBootTest(testtools.TestCase):
             own = ("/opt/",) if "@compute" in command.prompt else ("/opt/", "/etc/nova")
             for path in own:
                 self.assertNotIn(path, done.replace(f"{self.folder}/etc/nova", ""))
-
-
-class IsReadTest(testtools.TestCase):
-    """Only what changes nothing may be typed twice."""
-
-    def test_reads(self) -> None:
-        for text in (
-            "openstack gpu group list -c Host",
-            "openstack server show first -c status",
-            "openstack gpu usage -c Name",
-            "openstack resource provider list",
-            "/opt/nova/bin/nova-gpu verify",
-        ):
-            self.assertTrue(guide.is_read(text), text)
-
-    def test_changes(self) -> None:
-        for text in (
-            "openstack server delete --wait list",
-            "openstack server create --flavor show first",
-            "openstack server resize --flavor usage --wait first",
-            "openstack flavor create show",
-            "openstack gpu flavor create list",
-            "/opt/nova/bin/nova-gpu quarantine release 0000:08:00.0",
-            "systemctl restart nova-compute",
-        ):
-            self.assertFalse(guide.is_read(text), text)

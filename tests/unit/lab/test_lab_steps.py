@@ -7,7 +7,7 @@ import pathlib
 import fixtures
 import testtools
 
-from lab.cloud import shown, steps
+from lab.cloud import steps
 
 
 class StepsTest(testtools.TestCase):
@@ -30,11 +30,3 @@ class StepsTest(testtools.TestCase):
         self.assertIn(str(self.log), text)
         self.assertIn("line 40", text)
         self.assertNotIn("line 20\n", text)
-
-
-class QuotedTest(testtools.TestCase):
-    def test_as_the_blueprint_writes_it(self) -> None:
-        self.assertEqual("gpus='= 2'", shown.quoted("gpus== 2"))
-        self.assertEqual("gpu_arch='s== fermi'", shown.quoted("gpu_arch=s== fermi"))
-        self.assertEqual("--wait", shown.quoted("--wait"))
-        self.assertEqual("'a b'", shown.quoted("a b"))

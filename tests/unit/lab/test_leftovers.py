@@ -15,38 +15,6 @@ from lab.cloud import leftovers
 LAB = leftovers.tag(pathlib.Path("/var/lib/a lab"))
 
 
-class BelongsTest(testtools.TestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.proc = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-
-    def _process(self, pid: int, environ: str = "", mountinfo: str = "", state: str = "S") -> None:
-        entry = self.proc / str(pid)
-        entry.mkdir()
-        (entry / "environ").write_text(environ)
-        (entry / "mountinfo").write_text(mountinfo)
-        (entry / "cmdline").write_text("nova-compute\0--config-file\0/a")
-        (entry / "stat").write_text(f"{pid} (a) b) {state} 1 1 1 0")
-
-    def _belongs(self, pid: int) -> bool:
-        return leftovers.belongs(pid, LAB, self.proc)
-
-    def test_by_environment(self) -> None:
-        self._process(5, f"HOME=/root\0{leftovers.ENVIRONMENT}={LAB}\0")
-        self.assertTrue(self._belongs(5))
-
-    def test_reused_pid(self) -> None:
-        self._process(5, "HOME=/root\0", "30 1 0:26 / /dev rw - devtmpfs devtmpfs rw\n")
-        self.assertFalse(self._belongs(5))
-
-    def test_another_lab(self) -> None:
-        other = leftovers.tag(pathlib.Path("/elsewhere"))
-        self._process(
-            5, f"{leftovers.ENVIRONMENT}={other}\0", f"30 1 0:26 / /dev rw - tmpfs {other} rw\n"
-        )
-        self.assertFalse(self._belongs(5))
-
-
 class EndTest(testtools.TestCase):
     """Real processes: found by their environment, ended, and only those.
 

@@ -6,10 +6,8 @@ of it passes, and where they do not the test of that fails.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
-from unittest import mock
 
 import fixtures
 from oslotest import base
@@ -18,27 +16,6 @@ from tests.fixtures import hosts, nodes
 from tests.fixtures.bases import commands
 from tests.gpu import machine
 from tools import environments, outcomes
-
-
-class ObstacleTest(base.BaseTestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
-
-    def reason(self, on_path: str | None = "/usr/bin/nvidia-smi") -> str | None:
-        with mock.patch.object(shutil, "which", lambda name: on_path):
-            return machine.obstacle(self.host.roots)
-
-    def test_no_card_of_nvidias(self) -> None:
-        self.assertIn("there is none", self.reason() or "")
-        self.host.add_gpu("0000:03:00.0", "1002", "744c")
-        self.host.add_gpu("0000:04:00.0", "10de", "2330", driver="vfio-pci")
-        self.assertIn("needs a real GPU that NVIDIA's driver holds", self.reason() or "")
-
-    def test_nothing_to_compare_with(self) -> None:
-        self.host.add_gpu("0000:04:00.0", "10de", "2330")
-        self.assertIn("nvidia-smi", self.reason(on_path=None) or "")
-        self.assertIsNone(self.reason())
 
 
 class WithoutLibvirtTest(commands.CommandTestCase):

@@ -40,13 +40,3 @@ class PhrasesTest(unittest.TestCase):
         ):
             with self.subTest(text):
                 self.assertEqual(1, len(list(language.phrases(text))))
-
-    def test_what_is_meant(self) -> None:
-        for text in (
-            ":param beside: what is there",
-            "``beside`` and :class:`Beside`",
-            "no more GPUs",
-            "The host has to make them.",
-        ):
-            with self.subTest(text):
-                self.assertEqual([], list(language.phrases(text)))

@@ -5,7 +5,6 @@ import contextlib
 import io
 import pathlib
 import shlex
-import subprocess
 import tempfile
 import unittest
 from collections.abc import Sequence
@@ -46,11 +45,6 @@ class ReadTest(unittest.TestCase):
         self.assertEqual("tests.unit.test_a.TestA.test_two", test)
         self.assertIn("ValueError: first", text)
         self.assertNotIn("logged", text)
-
-    def test_this_machine_cannot_run_it(self) -> None:
-        done = outcomes.read(["SKIP: needs root"], outcomes.SKIPPED, "lxc: python")
-        self.assertEqual({"lxc: python": "needs root"}, done.skipped)
-        self.assertEqual("0 passed, 0 failed, 1 skipped", str(done))
 
     def test_lines_of_the_suites_that_unittest_runs(self) -> None:
         class Some(unittest.TestCase):
@@ -126,30 +120,6 @@ class RunTest(unittest.TestCase):
         self.assertEqual(["shell ended at its time limit; tests may not have run"], [*done.failed])
         self.assertTrue(processes.ends(int((self.folder / "pid").read_text())))
 
-    def test_the_limit_is_named_beside_what_failed(self) -> None:
-        line = "{0} tests.a.A.test_b [0.1s] ... FAILED"
-        (self.folder / "lines").write_text(f"{line}\n")
-        done, printed = self.run_shell(f"cat {self.folder}/lines; sleep 1000", limit_s=3)
-        ended = "shell ended at its time limit; tests may not have run"
-        self.assertEqual(["tests.a.A.test_b", ended], list(done.failed))
-        self.assertIn(f"FAILED {ended}", printed)
-        self.assertEqual(2, done.not_run, "of four tests of the run before two have ended")
-
-    def test_the_processor_time_of_children(self) -> None:
-        script = "(i=0; while test $i -lt 300000; do i=$((i+1)); done); true"
-        done, _ = self.run_shell(script)
-        self.assertGreater(done.processor_s, 0.05)
-
-    def test_where_it_is(self) -> None:
-        self.assertIn("waiting: shell; about 2 min left", self.progress.line())
-        log = self.folder / "log"
-        self.progress.begins("shell", log)
-        log.write_text("{0} tests.a.A.test_b [0.1s] ... ok\n{0} tests.a.A.test_c [0.1s] ... o")
-        self.assertIn(" shell 1 of 4; about 1 min left", self.progress.line())
-        with log.open("a") as file:
-            file.write("k\n")
-        self.assertIn(" shell 2 of 4; ", self.progress.line())
-
 
 class TableTest(unittest.TestCase):
     def test_read_back(self) -> None:
@@ -190,14 +160,6 @@ class CommandTest(unittest.TestCase):
         self.assertTrue(self.selected("histories")["histories"].endswith(" what_was_not_cleaned"))
         picked = self.selected("-k", "a", "-k", "b", "functional")
         self.assertTrue(picked["functional"].endswith(" run 'a|b'"))
-
-    def test_ways_to_ask_for_what_is_not_there(self) -> None:
-        for words, reason in ((["nothing"], "no suite"), (["--nova", "32", "unit"], "Nova 32")):
-            done = subprocess.run(
-                ["tools/test", *words], cwd=environments.ROOT, capture_output=True, text=True
-            )
-            self.assertEqual(2, done.returncode)
-            self.assertIn(reason, done.stderr)
 
     def test_skips_that_are_allowed(self) -> None:
         done = Outcome(skipped={"a": "needs a real GPU", "b": "late"})
