@@ -93,7 +93,7 @@ def _run(question: Mapping[str, Any]) -> None:
         status = 0 if program.result.wasSuccessful() else 1
     except SystemExit as error:
         status = int(error.code or 0) if isinstance(error.code, int | None) else 1
-    except BaseException:
+    except BaseException:  # noqa: BLE001 what a test raises is printed
         traceback.print_exc()
     finally:
         sys.stdout.flush()

@@ -336,7 +336,7 @@ def main() -> int:
     except (nova_exception.NovaException, *options.Unreadable) as error:
         print(f"{_PROG}: {options.told(error)}", file=sys.stderr)
         return _Code.FAILURE
-    except Exception:  # nova-status has a status of its own for it
+    except Exception:  # noqa: BLE001 nova-status has a status of its own for it
         traceback.print_exc()
         return _UNEXPECTED
 
