@@ -103,15 +103,6 @@ class ExporterTest(base.HostTestCase):
         self.assertGreater(len(told), 10)
         self.assertEqual([], [each for each in told if each not in explained])
 
-    def test_guests(self) -> None:
-        self.build()
-        found = [Card(gpu) for gpu in discovery.Discovery().find()]
-        held = {found[0].gpu.address: ("one", "two"), found[1].gpu.address: ("one",)}
-        assigned, instances = exporter._assigned(found, held)
-        counts = {sample.labels["address"]: sample.value for sample in assigned.samples}
-        self.assertEqual((2, 1, 0), tuple(counts[str(each.gpu.address)] for each in found[:3]))
-        self.assertEqual(3, len(instances.samples))
-
     def test_all_who_ask_at_once_are_told_of_one_look(self) -> None:
         self.build()
         looks: list[None] = []

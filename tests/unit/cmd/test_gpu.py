@@ -6,7 +6,7 @@ import testtools
 from nova_gpu.cmd import cards
 from nova_gpu.core.model import GPU, Link, LinkType, PciAddress, Product
 from nova_gpu.core.topology import topology
-from tests.fixtures import ailments, cleaned, hosts, kernel, nvidia, vgpu
+from tests.fixtures import cleaned, hosts, kernel, nvidia, vgpu
 from tests.fixtures import nvml as machines
 from tests.fixtures.bases import commands as base
 from tests.fixtures.cards import reasons
@@ -158,34 +158,6 @@ class ListTest(base.CommandTestCase):
         (card,) = json.loads(self.run_list("--json").stdout)
         self.assertIsNone(card["vgpus"])
 
-    def test_virtual_functions_without_types(self):
-        self.configure("kvm")
-        host = hosts.build("flex-2", self.root)
-        host.set_autoprobe("0000:3b:00.0", enabled=False)
-        shown = self.run_list().stdout
-        self.assertIn("0000:3b:00.0: vf: 3 virtual functions\n", shown)
-        said = "0000:af:00.0: the host's driver would take its virtual function 0000:af:00.1; write"
-        self.assertIn(said, shown)
-        checked = self.nova_gpu("host", "check").stdout
-        self.assertIn("offered in parts, as vGPUs (see nova-gpu list)\n", checked)
-        self.assertIn("- the host's driver would take its virtual function 0000:af:00.1", checked)
-
-    def test_mig_instances_of_which_nobody_tells_the_size(self):
-        self.configure("lxc", "nvml = false")
-        host = hosts.Host(self.root)
-        host.add_gpu("0000:04:00.0", "10de", "2335", driver="nvidia", mig=[(9, 0)])
-        said = "the driver has MIG instances of it, but NVML does not report them"
-        self.assertIn(f"0000:04:00.0: {said}", self.run_list().stdout)
-        self.assertIn(f"- {said}", self.nova_gpu("host", "check").stdout)
-
-    def test_one_that_does_not_answer(self):
-        host = hosts.Host(self.root)
-        host.add_gpu("0000:04:00.0", "10de", "1091", driver="nvidia")
-        ailments.silence(host, "0000:04:00.0")
-        (card,) = json.loads(self.run_list("--json").stdout)
-        self.assertFalse(card["offered"])
-        self.assertIn("no longer answers", card["reason"])
-
     def test_a_host_that_cannot_be_read_is_named(self):
         done = self.run_list()
         self.assertEqual(1, done.returncode)
@@ -197,13 +169,6 @@ class ListTest(base.CommandTestCase):
         arguments = ("host", "prepare", "--apply", "--undo")
         self.assertEqual(2, self.nova_gpu(*arguments).returncode)
 
-    def test_format(self):
-        hosts.Host(self.root).add_gpu("0000:04:00.0", "10de", "1091", driver="nvidia")
-        done = self.nova_gpu("show", "0000:04:00.0", "--format", "json")
-        self.assertEqual("fermi", json.loads(done.stdout)["architecture"], done.stderr)
-        self.assertEqual(0, done.returncode)
-        self.assertEqual(2, self.nova_gpu("show", "--format", "yaml").returncode)
-
 
 class LogTest(base.CommandTestCase):
     def test_no_file_of_nova_computes(self):
@@ -213,16 +178,3 @@ class LogTest(base.CommandTestCase):
         hosts.Host(self.root)
         self.nova_gpu("list")
         self.assertEqual([], [*folder.iterdir()])
-
-    def test_the_exporter_is_a_service(self):
-        path = self.root / "exporter.log"
-        self.configure("kvm", f"[DEFAULT]\nlog_file = {path}")
-        self.nova_gpu("exporter", "--listen", "nowhere")
-        self.assertTrue(path.exists())
-
-    def test_the_file_that_the_command_line_names(self):
-        self.configure("kvm")
-        hosts.Host(self.root)
-        path = self.root / "mine.log"
-        self.nova_gpu("--log-file", str(path), "list")
-        self.assertTrue(path.exists())

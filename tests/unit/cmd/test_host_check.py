@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import pathlib
 
 from nova_gpu.cmd import host_check
 from nova_gpu.core import exception
 from nova_gpu.host.state import quarantine
 from nova_gpu.virt.delivery import bind_failures
 from nova_gpu.virt.inventory import discovery
-from tests.fixtures import hosts, large_cards, pci, processors, vgpu
+from tests.fixtures import hosts, large_cards, pci, processors
 from tests.fixtures.bases import commands as base
-
-DOCUMENTED = pathlib.Path(__file__).parents[3] / "doc/source/admin/host-check"
 
 CARD, AUDIO = "0000:81:00.0", "0000:81:00.1"
 
@@ -149,29 +146,12 @@ class HostCheckTest(base.HostTestCase):
         self.assertEqual(1, len(card["obstacles"]), card)
         self.assertEqual([], card["remarks"])
 
-    def test_quarantine_of_a_card_in_parts(self) -> None:
-        host = self.host()
-        vgpu.add_types(host, CARD, vgpu.TESLA_P4)
-        self.assertIn("offered in parts", self.check(0))
-        self.quarantine()
-        shown = self.check(1)
-        self.assertIn("- it is in quarantine since ", shown)
-        self.assertNotIn("offered in parts", shown)
-
     def test_recent_failure_to_bind(self) -> None:
         self.host()
         (card,) = discovery.Discovery().find()
         error = exception.BindingFailed(CARD, "its driver hangs", "see the kernel's log")
         bind_failures.BindFailures(bind_failures.folder()).add(card, error)
         self.assertIn("its driver hangs; see the kernel's log", self.check(1))
-
-    def test_json(self) -> None:
-        host = self.host(iommu=False)
-        host.bind(AUDIO, "snd_hda_intel")
-        (card,) = json.loads(self.check(1, as_json=True))
-        self.assertEqual({CARD: "nvidia", AUDIO: "snd_hda_intel"}, card["drivers"])
-        self.assertEqual(CARD, card["address"])
-        self.assertIn("no IOMMU is on", " ".join(card["obstacles"]))
 
     def largest(self, processor: processors.Processor, product_id: str, count: int = 4) -> str:
         host = hosts.Host(self.root, processor=processor)
@@ -192,14 +172,6 @@ class HostCheckTest(base.HostTestCase):
             self.largest(server, large_cards.H100_NVL),
         )
 
-    def test_the_largest_guest_by_firmware(self) -> None:
-        desktop = processors.Processor("GenuineIntel", 39, memory_gib=64)
-        self.assertEqual(
-            "64 GiB of memory; the largest guest, of 39 address bits: 1 of these with UEFI, 4 with "
-            "BIOS",
-            self.largest(desktop, "27b8"),
-        )
-
     def test_the_operators_figure(self) -> None:
         self.option("guest_mmio_gib", 256)
         self.assertEqual(
@@ -213,42 +185,6 @@ class HostCheckTest(base.HostTestCase):
         shown = self.check(0)
         self.assertIn("can be given to a guest", shown)
         self.assertNotIn("vfio-pci", shown)
-
-    def test_no_card(self) -> None:
-        hosts.Host(self.root)
-        self.assertIn("No GPU was found", self.check(1))
-
-
-class DocumentationTest(base.HostTestCase):
-    """The outputs in doc/ are of real runs; tests/vfio compares them there."""
-
-    CARD, AUDIO = "0000:02:00.0", "0000:02:00.1"
-
-    def assertPrinted(self, name: str, status: int) -> None:
-        looked = discovery.Discovery()
-        shown = self.printed(status, lambda: host_check.main(looked, self.root, as_json=False))
-        self.assertEqual((DOCUMENTED / f"{name}.txt").read_text(), shown)
-
-    def host(self, *, iommu: bool = True) -> hosts.Host:
-        host = hosts.Host(self.root, iommu=iommu)
-        (host.roots.sysfs / "bus/pci/drivers/vfio-pci").mkdir(parents=True)
-        host.add_gpu(
-            self.CARD, "10de", "1091", driver="bochs-drm", companions=(pci.AUDIO,), mapped_mib=0
-        )
-        host.bind(self.AUDIO, "snd_hda_intel")
-        return host
-
-    def test_no_iommu(self) -> None:
-        self.host(iommu=False)
-        self.assertPrinted("no-iommu", 1)
-
-    def test_bound_and_unbound(self) -> None:
-        host = self.host()
-        if os.geteuid() == 0:
-            self.assertPrinted("unbound", 0)
-        for address in (self.CARD, self.AUDIO):
-            host.bind(address, "vfio-pci")
-        self.assertPrinted("prepared", 0)
 
 
 class CommandTest(base.CommandTestCase):

@@ -62,11 +62,6 @@ class HostPrepareTest(base.HostTestCase):
         self.host.add_gpu("0000:82:00.0", "10de", "1b84", iommu_group=7)
         self.assertIn("    options vfio-pci ids=10de:1b84,10de:1e04\n", self.prepare())
 
-    def test_no_folder_for_grub(self) -> None:
-        self.add_card(iommu_group=None)
-        (self.target / "etc/default/grub.d").rmdir()
-        self.assertIn("; give the kernel those arguments", self.prepare())
-
     def test_an_argument_that_is_not_needed_any_more(self) -> None:
         self.add_card()
         self.prepare(apply=True)
@@ -142,16 +137,6 @@ class HostPrepareTest(base.HostTestCase):
         self.assertIn(f"{CARD} is left out: ", shown)
         self.assertIn("ids=10de:1b84\n", shown)
 
-    def test_no_card(self) -> None:
-        self.assertIn("no card to prepare", self.prepare(1, apply=True))
-        self.assertEqual(set(), self.files())
-
-    def test_containers(self) -> None:
-        self.add_card()
-        self.virt_type("lxc")
-        self.assertIn("virt_type = lxc", self.prepare(1, apply=True))
-        self.assertEqual(set(), self.files())
-
     def test_a_file_that_is_not_ours(self) -> None:
         self.add_card()
         file = self.target / "etc/modprobe.d/nova-gpu.conf"
@@ -165,15 +150,3 @@ class HostPrepareTest(base.HostTestCase):
             )
         self.assertEqual({"etc/modprobe.d/nova-gpu.conf"}, self.files())
         self.assertEqual("mine\n", file.read_text())
-
-
-class CommandTest(base.CommandTestCase):
-    def test_there_and_back(self) -> None:
-        host = hosts.Host(self.root)
-        host.add_gpu(CARD, "10de", "1e04")
-        self.configure("kvm")
-        file = self.root / "etc/modprobe.d/nova-gpu.conf"
-        for verb, there in (("--apply", True), ("--undo", False)):
-            done = self.nova_gpu("host", "prepare", "--root", str(self.root), verb)
-            self.assertEqual(0, done.returncode, done.stderr)
-            self.assertEqual(there, file.is_file())

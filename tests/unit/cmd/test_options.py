@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 
 from nova.conf import CONF as NOVAS
 from nova.pci import request
@@ -13,7 +12,7 @@ from nova.virt.libvirt import driver as libvirt_driver
 from oslo_config import cfg
 from oslo_config import fixture as config_fixture
 
-from nova_gpu.cmd import options, this_host
+from nova_gpu.cmd import this_host
 from nova_gpu.conf import CONF, novas
 from tests.fixtures import commands, hosts
 from tests.fixtures.bases import commands as base
@@ -67,17 +66,6 @@ class MistakesTest(base.CommandTestCase):
                 self.assertOneLine(said, "--config-file", self.conf, "--config-file", path)
         self.assertOneLine(f"{missing}: no such folder", "--config-dir", missing)
 
-    def test_a_file_that_may_not_be_read(self) -> None:
-        """As whoever runs the tests where that is not root, who may read all, else by what
-        oslo.config raises."""
-        self.conf.chmod(0)
-        if os.access(self.conf, os.R_OK):
-            error = cfg.ConfigFilesPermissionDeniedError([str(self.conf)])
-            said = options.told(error)
-            self.assertIn(f"configuration file {self.conf}: permission denied; run this as", said)
-        else:
-            self.assertOneLine("permission denied; run this as", "--config-file", self.conf)
-
     def test_values(self) -> None:
         path = self.root / "wrong.conf"
         path.write_text("[libvirt]\nvirt_type = xen\n")
@@ -92,11 +80,6 @@ class MistakesTest(base.CommandTestCase):
             path.write_text(f"[gpu]\n{text}\n")
             files = ("--config-file", self.conf, "--config-file", path)
             self.assertOneLine(said.format(path=path), *files, by_each=False)
-
-    def test_no_file_at_all(self) -> None:
-        self.useFixture(config_fixture.Config(CONF))
-        CONF([], project="nova-gpu-nothing", default_config_files=[], default_config_dirs=[])
-        self.assertIn("no configuration file was found", options.files_told())
 
     def test_addresses(self) -> None:
         """A wrong one is a wrong command line, whatever the command."""
@@ -127,12 +110,6 @@ class MistakesTest(base.CommandTestCase):
             self.assertEqual(status, done.returncode, done.stderr)
             self.assertEqual(lines, done.stderr.count("\n"), done.stderr)
 
-    def test_version(self) -> None:
-        for name in ("gpu", "status"):
-            done = commands.run(f"nova_gpu.cmd.{name}", "--version")
-            program = "nova-gpu" if name == "gpu" else "nova-gpu-status"
-            self.assertRegex(done.stdout, rf"^{program} [0-9][0-9.a-z]+\n$")
-
 
 class CostTest(base.CommandTestCase):
     def test_nothing_heavy_is_imported(self) -> None:
@@ -150,21 +127,6 @@ class CostTest(base.CommandTestCase):
             self.assertEqual([], sorted(set(_HEAVY) & modules), words)
             loaded = {each for each in modules if each == "nova" or each.startswith("nova.")}
             self.assertEqual(set(), loaded, words)
-
-    def test_nor_where_nova_gives_cards_by_itself(self) -> None:
-        """By Nova's own reader of [pci]device_spec, which imports the database in nova-compute."""
-        self.configure("kvm", '[pci]\ndevice_spec = {"address": "0000:3b:00.0"}')
-        host = hosts.Host(self.root)
-        for address in ("0000:3b:00.0", "0000:5e:00.0"):
-            host.add_gpu(address, "10de", "2335", driver="vfio-pci")
-        modules, shown = self.imported("list", "--json")
-        self.assertIn("nova.pci.whitelist", modules)
-        readers = {"nova.pci", "nova.objects"}  # which is an empty package
-        self.assertEqual(
-            [], sorted(({*_HEAVY, "nova.pci.request", "nova.context"} - readers) & modules)
-        )
-        reasons = [card["reason"] or "" for card in json.loads(shown)]
-        self.assertEqual([True, False], ["[pci]device_spec" in each for each in reasons])
 
     def imported(self, *words: str) -> tuple[set[str], str]:
         """The modules that are loaded after that command, and what it has shown"""

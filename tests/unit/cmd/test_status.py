@@ -34,19 +34,9 @@ class UpgradeCheckTest(testtools.TestCase):
         self.assertEqual(status, done.returncode, done.stdout + done.stderr)
         return done
 
-    def test_ready(self):
-        done = self.check(0, _MAPS)
-        self.assertEqual("", done.stderr)
-
     def test_privileged_containers(self):
         done = self.check(2, "[libvirt]\nvirt_type = lxc\n")
         self.assertIn("[libvirt]uid_maps", done.stdout)
-
-    def test_privileged_containers_on_purpose(self):
-        done = self.check(
-            1, "[libvirt]\nvirt_type = lxc\n[gpu]\nallow_privileged_containers = true\n"
-        )
-        self.assertIn("root on this host", done.stdout)
 
     def test_options_that_do_not_exist(self):
         """oslo.config ignores them without a word."""

@@ -6,11 +6,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
-import sys
-import time
-from unittest import mock
 
-from nova_gpu.cmd import cards, holders, show, this_host, topology, waiting
+from nova_gpu.cmd import cards, holders, show, this_host, topology
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, Link, LinkType, PciAddress, Product
 from nova_gpu.core.topology import nearness
@@ -90,12 +87,6 @@ class TopologyTest(base.HostTestCase):
         cleaned.prove(host, self.root)
         self.assertRegex(self.topology(), "0000:22:00.0  Tesla K40m +free")
 
-    def test_no_card(self) -> None:
-        hosts.Host(self.root)
-        text = self.topology()
-        self.assertIn("No GPU was found", text)
-        self.assertEqual("[]\n", self.topology(as_json=True))
-
     def test_one_card(self) -> None:
         self.build("displays")
         shown = self.show(0, "0000:21:00.1", as_json=True)
@@ -153,21 +144,3 @@ class NearnessTest(base.HostTestCase):
         for kind, expected in ((LinkType.NVLINK, "NV18"), (LinkType.XGMI, "XGMI")):
             linked = dataclasses.replace(one, links=(Link(_ADDRESS, kind, 18),))
             self.assertEqual(expected, nearness.between(linked, other))
-
-
-class ProgressTest(base.HostTestCase):
-    def said(self, *, terminal: bool, seconds: float) -> str:
-        def work() -> int:
-            with (
-                mock.patch.object(sys.stderr, "isatty", return_value=terminal),
-                waiting.shown("asking libvirt", after_s=0.05),
-            ):
-                time.sleep(seconds)
-            return 0
-
-        return self.printed(0, work)
-
-    def test_only_what_takes_long_at_a_terminal(self) -> None:
-        self.assertEqual("nova-gpu: asking libvirt ...\n", self.said(terminal=True, seconds=0.5))
-        self.assertEqual("", self.said(terminal=False, seconds=0.2))
-        self.assertEqual("", self.said(terminal=True, seconds=0))

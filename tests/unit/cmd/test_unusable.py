@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from typing import Any
 
-from tests.fixtures import ailments, cleaned, hosts, vgpu
+from tests.fixtures import cleaned, hosts, vgpu
 from tests.fixtures import nvml as machines
 from tests.fixtures.bases import commands as base
 
@@ -43,25 +42,10 @@ class PassthroughTest(base.CommandTestCase):
         self.host.reserve(SICK, "direct")
         self.assertOnlyWellIsOffered("the firmware reserves 0x00000000dd800000")
 
-    def test_the_firmwares_framebuffer(self) -> None:
-        self.host.show_firmware(SICK)
-        self.assertOnlyWellIsOffered("the firmware's framebuffer")
-
-    def test_a_bar_without_a_place(self) -> None:
-        ailments.leave_without_place(self.host, SICK)
-        self.assertOnlyWellIsOffered(f"could not assign a BAR of {SICK}")
-
     def test_a_card_that_an_option_has_divided(self) -> None:
         """What enables its functions has failed."""
         self.configure("kvm", f"virtual_functions = {SICK}=4")
         self.assertOnlyWellIsOffered("[gpu]virtual_functions divides it")
-
-    def test_an_accelerator_that_is_no_gpu(self) -> None:
-        npu = "0000:00:0b.0"
-        self.host.add_device(npu, "8086", "7d1d", class_code=0x120000, driver="intel_vpu")
-        listed = json.loads(self.nova_gpu("list", "--json").stdout)
-        self.assertEqual([SICK, WELL], [card["address"] for card in listed])
-        self.assertNotIn(npu, self.nova_gpu("host", "check").stdout)
 
     def test_linked_cards_of_which_one_is_divided(self) -> None:
         self.host.bind(SICK, "nvidia")
@@ -103,8 +87,3 @@ class DriverTest(base.CommandTestCase):
     def test_one_that_its_driver_could_not_initialise(self) -> None:
         self.library.say(*self.cards[1:])
         self.assertNotOffered(0, "NVML cannot open it (Not Found)")
-
-    def test_one_that_is_lost(self) -> None:
-        lost = dataclasses.replace(self.cards[7], more={"pci": machines.LOST})
-        self.library.say(*self.cards[:7], lost)
-        self.assertNotOffered(7, "NVIDIA's driver has lost it")

@@ -26,14 +26,6 @@ class PropertiesTest(unittest.TestCase):
         assert asked
         self.assertTrue(asked.counted)
 
-    def test_operators_and_further_properties(self) -> None:
-        more = {"trait:CUSTOM_RACK": "required", "gpus": "= 1"}
-        words = {"gpu_arch": "<or> fermi <or> kepler", "hypervisor": None}
-        specs = flavors.properties({"gpus": 1}, words, more)
-        self.assertEqual("<or> fermi <or> kepler", specs["gpu_arch"])
-        self.assertEqual("required", specs["trait:CUSTOM_RACK"])
-        self.assertNotIn("hypervisor", specs)
-
     def test_vgpus(self) -> None:
         words = {"vgpu_type": "GRID P4-2Q", "gpu:memory_mib": ">= 2048", "gpu:heads": "4"}
         specs = flavors.properties({"gpus": None, "vgpus": 2}, words, {})
@@ -44,10 +36,6 @@ class PropertiesTest(unittest.TestCase):
         self.assertEqual(
             "s== vf", flavors.properties({"vgpus": 1}, {"vgpu_type": "vf"}, {})["vgpu_type"]
         )
-
-    def test_both_kinds(self) -> None:
-        specs = flavors.properties({"gpus": 1, "vgpus": 2}, {"vgpu_type": "nvidia-35"}, {})
-        self.assertEqual(("1", "2"), (specs["resources:PGPU"], specs["resources:VGPU"]))
 
     def test_preemptible(self) -> None:
         words = {"gpu:preemptible": "30m", "gpu:on_preempt": None, "gpu:on_stop": OnStop.RELEASE}
@@ -106,9 +94,6 @@ class RefuseUnknownTest(unittest.TestCase):
         ):
             with self.subTest(specs):
                 flavors.refuse_unknown(specs, asked)
-
-    def test_one_that_a_host_has(self) -> None:
-        self.refuse("gpu_arch", "s== mine", "CUSTOM_GPU_ARCH_MINE")
 
     def test_slips_of_the_pen(self) -> None:
         for key, value, said in (

@@ -98,13 +98,6 @@ class HostsTest(test.NoDBTestCase):
             self.answers(**two_kinds),
         )
 
-    def test_a_trait_of_the_host_is_for_placement_to_judge(self) -> None:
-        host = self.add_host("host")
-        self.placement.add_group(host, 4)
-        count, reason = self.answers(**{"gpus": "1", "trait:HW_CPU_X86_AVX2": "required"})["host"]
-        self.assertEqual(0, count)
-        self.assertIn("Placement has no candidate here: the host lacks", reason)
-
     def test_vgpus(self) -> None:
         one, other = self.add_host("one"), self.add_host("other")
         self.placement.add_group(one, 4)
@@ -122,10 +115,6 @@ class HostsTest(test.NoDBTestCase):
             self.answers(**{"resources:VGPU": "4"}),
         )
         self.assertEqual({"one": (4, "no more GPUs")}, self.answers(gpus="1"))
-
-    def test_nobody_has_gpus(self) -> None:
-        self.add_host("host")
-        self.assertEqual({}, self.answers(gpus="1"))
 
     def test_who_may_not_know_reads_one_line(self) -> None:
         refused = self.assertRaises(

@@ -11,7 +11,6 @@ import hashlib
 import re
 import unittest
 from collections.abc import Iterator
-from html import parser
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,11 +19,9 @@ from lxml import html
 from nova import test
 from openstack import connection
 
-from nova_gpu.core.model import DeliveryMode, GroupKey
 from nova_gpu.core.scheduling import capacity
 from nova_gpu.core.scheduling.capacity import Answer, Group
-from osc_gpu import report, rest
-from osc_gpu.providers import Provider
+from osc_gpu import report
 from osc_gpu.report import Capacity, Fleet
 from osc_gpu.usage import Held
 from tests.fixtures.cloud_gpus import PlacementWithGPUs
@@ -39,29 +36,6 @@ _ANSWERS = (
 )
 _CAPACITY = Capacity("cg1.xlarge", "2 GPUs", _ANSWERS)
 _FLEET = Fleet((PROVIDER,), (_HELD,), (_CAPACITY,))
-
-# What people have named things, to see what becomes of it.
-_STRANGE = (
-    "</td><script>alert(1)</script>",
-    "</bdi></style></title><img src=x onerror=alert(1)>",
-    '" onmouseover="alert(1)" \'',
-    "<!-- --> ]]> &amp; &lt; &#60;script&#62;",
-    "javascript:alert(1)",
-    "\u202etxt.exe \x00\x08\x1b[31m\ud800",
-)
-_TAGS = frozenset(
-    (
-        *("html", "head", "meta", "title", "style", "body", "header", "nav", "main", "section"),
-        *("h1", "h2", "p", "a", "div", "span", "bdi", "small", "ul", "li", "dl", "dt", "dd"),
-        *("svg", "rect", "table", "thead", "tbody", "tr", "th", "td"),
-    )
-)
-_ATTRIBUTES = frozenset(
-    (
-        *("lang", "charset", "http-equiv", "content", "name", "href", "id", "class", "scope"),
-        *("data-label", "viewbox", "preserveaspectratio", "aria-hidden", "x", "width", "height"),
-    )
-)
 
 
 class FleetTest(test.NoDBTestCase):
@@ -133,43 +107,12 @@ class FleetTest(test.NoDBTestCase):
         )
         self.assertEqual({roomy: 2, packed: 4}, of_group)
 
-    def test_gpus_and_vgpus_are_counted_apart(self) -> None:
-        host = self.add_host("host")
-        self.placement.add_group(host, 8, used=2)
-        self.placement.add_vgpus(host, 8, "nvidia-35", used=5)
-        held = [(each.gpus, each.vgpus) for each in self.read().held]
-        self.assertEqual([(0, 5), (2, 0)], sorted(held))
-
-    def test_who_may_not_know(self) -> None:
-        self.add_host("free")
-        self.assertRaises(rest.Refused, self.read, token="user:project")
-
     def test_nobody_has_gpus(self) -> None:
         self.add_host("host")
         self.add_flavor("two", gpus="= 2")
         found = self.read()
         self.assertEqual(((), ()), (found.groups, found.held))
         self.assertEqual(((),), tuple(each.answers for each in found.capacities))
-
-
-class _Seen(parser.HTMLParser):
-    """As a browser splits it up"""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: set[str] = set()
-        self.attributes: dict[str, set[str]] = {}
-        self.comments: list[str] = []
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
-        for name, value in attrs:
-            self.attributes.setdefault(name, set()).add(value or "")
-
-    def handle_comment(self, data: str) -> None:
-        self.comments.append(data)
 
 
 def render(fleet: Fleet = _FLEET, title: str = "GPUs") -> str:
@@ -181,28 +124,8 @@ def texts(text: str, where: str) -> list[str]:
 
 
 class PageTest(unittest.TestCase):
-    def assertHarmless(self, text: str) -> None:
-        seen = _Seen(text)
-        self.assertEqual(set(), seen.tags - _TAGS)
-        self.assertEqual(set(), seen.attributes.keys() - _ATTRIBUTES)
-        self.assertEqual([], seen.comments)
-        self.assertEqual(
-            {"#groups", "#projects", "#instances", "#capacity"}, seen.attributes["href"]
-        )
-        self.assertNotIn("\x00", text)
-
-    def test_projects_are_listed_by_what_they_have(self) -> None:
-        one = Held("5f7d", "second", "p2", "", PROVIDER, 0, 3)
-        shown = html.fromstring(report.render(Fleet((PROVIDER,), (_HELD, one), ()), "GPUs", _WHEN))
-        rows = shown.xpath("//*[@id='projects']//tbody/tr")
-        self.assertEqual(
-            [["p2", "1", "0", "3"], ["p1", "1", "2", "0"]],
-            [[" ".join(cell.itertext()) for cell in row.xpath("td")] for row in rows],
-        )
-
     def test_it_loads_and_runs_nothing(self) -> None:
         text = render()
-        self.assertHarmless(text)
         (style,) = html.fromstring(text).xpath("//style/text()")
         self.assertIsNone(re.search(r"url\(|@import|expression|</", style))
         digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
@@ -210,23 +133,6 @@ class PageTest(unittest.TestCase):
         self.assertTrue(policy.startswith("default-src 'none'"), policy)
         self.assertIn(f"style-src 'sha256-{digest}'", policy)
         self.assertNotIn("unsafe", policy)
-
-    def test_what_strangers_have_named_stays_text(self) -> None:
-        for strange in _STRANGE:
-            provider = dataclasses.replace(PROVIDER, host=strange, unusable=strange)
-            held = Held(strange, strange, strange, strange, provider, 1)
-            answers = (Answer(strange, 1, 1, 1, strange),)
-            wrong = Capacity(strange, strange, (), strange)
-            could = Capacity(strange, strange, answers)
-            with self.subTest(strange=strange):
-                text = render(Fleet((provider,), (held,), (wrong, could)), strange)
-                self.assertHarmless(text)
-                shown = strange.translate(
-                    dict.fromkeys((0, 8, 27, 0xD800, 0x202E), "\N{REPLACEMENT CHARACTER}")
-                )
-                for where in ("//h1/bdi", "//title", "//td/bdi[1]", "//li/bdi"):
-                    self.assertIn(shown, texts(text, where))
-                text.encode()
 
     def test_what_it_says(self) -> None:
         text = render()
@@ -255,38 +161,11 @@ class PageTest(unittest.TestCase):
         self.assertEqual(["cg1.xlarge", "2 GPUs", "2", "1"], could[:4])
         self.assertIn("1 host:  2 GPUs asked for, 0 of 8 free", could[4])
 
-    def test_cells_bring_the_heads_of_their_columns(self) -> None:
-        tree = html.fromstring(render())
-        for table in tree.xpath("//table"):
-            heads = [each.text_content() for each in table.xpath(".//th")]
-            self.assertEqual(heads, table.xpath("(.//tbody/tr)[1]/td/@data-label"))
-
-    def test_what_may_be_long_is_broken_anywhere(self) -> None:
-        """A project's id, too: without a place to break it the table was wider than the page."""
-        for column in ("Instance", "Project", "Remark", "Asks for"):
-            cells = html.fromstring(render()).xpath(f"//td[@data-label='{column}']/@class")
-            self.assertEqual({"text"}, set(cells), column)
-
-    def test_parts_and_whole_cards_are_counted_apart(self) -> None:
-        key = GroupKey("10de", "1eb8", DeliveryMode.VGPU, "nvidia-222")
-        parts = Provider("u2", "host2", None, key, "VGPU", Group(16, 0, 3, TRAITS))
-        text = render(Fleet((PROVIDER, parts), (), ()))
-        tiles = dict(zip(texts(text, "//dt"), texts(text, "//dd"), strict=True))
-        self.assertEqual(("2 of 8", "3 of 16"), (tiles["GPUs in use"], tiles["vGPUs in use"]))
-
     def test_ill_while_in_use_is_drawn_once(self) -> None:
         ill = dataclasses.replace(PROVIDER, group=Group(8, 2, 8, TRAITS))
         widths = html.fromstring(render(Fleet((ill,), (), ()))).xpath("//rect/@width")
         self.assertEqual(["8", "0", "0"], widths)
 
-    def test_many_reasons_are_summed_up(self) -> None:
-        answers = tuple(Answer(f"h{n}", 0, 0, 8, f"{n} of 8 free") for n in range(9))
-        text = render(Fleet((), (), (Capacity("cg1", "9 GPUs", answers),)))
-        lines = texts(text, "//li")
-        self.assertEqual(7, len(lines))
-        self.assertEqual("3 hosts: other reasons", lines[-1])
-
     def test_nothing_there(self) -> None:
         text = render(Fleet((), (), ()))
-        self.assertHarmless(text)
         self.assertEqual(["None."] * 4, texts(text, "//section/p[not(@class)]"))

@@ -19,7 +19,6 @@ from osc_gpu import rest
 from osc_gpu.fleet import create
 
 NONE = "No valid host was found. Scheduling failed: 1 GPU asked for, 0 of 8 free"
-OTHERS_FIRST = "No valid host was found. There are not enough hosts available."
 
 
 class _Nova:
@@ -130,20 +129,6 @@ class CreateTest(unittest.TestCase):
             nova.there["s1"]._update(**change)
             self.run_it(nova)
             self.assertEqual({"s2"} if is_replaced else {"s1", "s2"}, set(nova.there), change)
-
-    def test_others_were_first(self) -> None:
-        """They have what Placement had for it when it was asked."""
-        values, said = self.run_it(_Nova(NONE, OTHERS_FIRST, "ACTIVE"))
-        self.assertEqual("s3", values[0])
-        self.assertIn(f"mine: it waits: {OTHERS_FIRST}\n", said)
-
-    def test_one_that_is_never_built(self) -> None:
-        nova = _Nova(NONE, "BUILD")
-        said = self.refusal(nova)
-        self.assertEqual(
-            "mine (s2) is still being built after 3600 s; see openstack server event list s2", said
-        )
-        self.assertEqual({"s1", "s2"}, set(nova.there))
 
     def test_no_longer_than_it_was_told(self) -> None:
         nova = _Nova(*[NONE] * 9)

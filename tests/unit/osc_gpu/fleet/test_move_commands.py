@@ -9,7 +9,6 @@ import unittest
 from types import SimpleNamespace
 
 from osc_gpu.fleet import move_commands
-from osc_gpu.fleet.planning.fleet import Fleet, Instance, Need
 
 
 class CountTest(unittest.TestCase):
@@ -31,15 +30,3 @@ class CountTest(unittest.TestCase):
             ):
                 self.parse(f"--count={text}")
             self.assertIn("is not a number of instances from 1 to", said.getvalue())
-
-
-class StayingTest(unittest.TestCase):
-    def test_the_first_five(self) -> None:
-        stay = tuple(
-            Instance(f"u{n}", f"i{n}", "host1", Need(()), (), None, "it is locked")
-            for n in range(7)
-        )
-        said = move_commands._staying(Fleet((), stay))
-        self.assertTrue(said.startswith("; i0 stays: it is locked; i1 "), said)
-        self.assertTrue(said.endswith("; i4 stays: it is locked; and 2 more"), said)
-        self.assertEqual("", move_commands._staying(Fleet((), stay), "host2"))

@@ -9,8 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from hypothesis import strategies as st
-from openstack import exceptions as sdk_exc
 from openstack.compute.v2.server import Server
 from osc_lib import exceptions
 from oslo_utils import timeutils
@@ -19,7 +17,6 @@ from nova_gpu.core.flavor.preemptible import End
 from osc_gpu.fleet import preemption_candidates
 from osc_gpu.fleet.planning.fleet import Fleet
 from osc_gpu.fleet.preemption_candidates import Candidate, Candidates
-from tests.fixtures.bases import fuzz
 from tests.unit.osc_gpu.fleet import fleets
 from tests.unit.osc_gpu.fleet.fleets import host, instance, need
 
@@ -140,13 +137,6 @@ class PreemptibleTest(unittest.TestCase):
         each = server(launched_at=at(-5).isoformat(), specs=STOPPED | hour)
         self.assertEqual(at(5), self.read(each, started=(-3,)).by_uuid["a"].due)
 
-    def test_when_it_was_started_is_asked_where_it_may_have_been(self) -> None:
-        for updated, is_sure in ((None, False), (at(-59), False), (at(-60), True)):
-            each = server(updated_at=updated and updated.isoformat())
-            self.assertEqual(is_sure, not self.read(each).by_uuid["a"].unsure_s)
-        self.notices["a"] = at(3)
-        self.assertEqual(0, self.read(server()).by_uuid["a"].unsure_s)
-
     def test_who_may_not(self) -> None:
         for each, reason in (
             (server(project_id="p2"), "its project"),
@@ -224,14 +214,6 @@ class EndTest(unittest.TestCase):
         self.assertEqual([told, ("stop", "a"), told, ("delete", "a")], nova.asked)
         self.assertEqual({"gpu:preempt_for": "s1,s2"}, nova.listed["a"].metadata)
 
-    def test_though_its_metadata_are_full(self) -> None:
-        nova = Nova(server())
-        full = sdk_exc.ForbiddenException("Quota exceeded")
-        with mock.patch.object(nova, "set_server_metadata", side_effect=full):
-            candidate = self.candidate(End.STOP)
-            preemption_candidates.end(SimpleNamespace(compute=nova), candidate, "s1")
-        self.assertEqual([("stop", "a")], nova.asked)
-
     def test_not_when_it_is_another_by_now(self) -> None:
         for change in (
             {"status": "SHUTOFF"},
@@ -267,49 +249,3 @@ class EndTest(unittest.TestCase):
             self.assertRaisesRegex(exceptions.CommandError, "Placement still counts its GPUs"),
         ):
             preemption_candidates.wait(None, [self.candidate(End.STOP)], 0)
-
-
-_NUMBER = st.sampled_from(
-    ["0000", "0001", "9999", "2026", "00", "01", "12", "13", "31", "24", "60"]
-)
-# Times as somebody writes them who wants to break what reads them
-_TIMES = st.tuples(
-    *(_NUMBER, st.sampled_from("-/ "), _NUMBER, st.sampled_from("-"), _NUMBER),
-    *(st.sampled_from("T "), _NUMBER, st.just(":"), _NUMBER, st.just(":"), _NUMBER),
-    st.sampled_from(["Z", "z", "", "+00:00", "-01:00", "+23:59", "-99:99", ".5Z", "Z\n"]),
-).map("".join)
-METADATA = st.dictionaries(
-    st.sampled_from(["gpu:preempt_at", "gpu:preempt_for"]) | fuzz.TEXT,
-    _TIMES | fuzz.TEXT | fuzz.LONG,
-    max_size=4,
-)
-
-
-class MetadataTest(fuzz.FuzzTestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        timeutils.set_time_override(NOW)
-        self.addCleanup(timeutils.clear_time_override)
-
-    @fuzz.fuzzed(metadata=METADATA, name=fuzz.TEXT)
-    def test_the_planner(self, metadata: dict[str, str], name: str) -> None:
-        """Of two instances; the other's turn comes, whatever is written on the one."""
-        one = server("a", metadata=metadata, name=name)
-        other = server("b")
-        test = PreemptibleTest("test_what_was_told")
-        test.notices = {}
-        found = test.read(one, other)
-        self.assertEqual({"a", "b"}, found.by_uuid.keys())
-        self.assertIsNone(found.by_uuid["b"].due)
-        due = found.by_uuid["a"].due
-        notice = datetime.timedelta(seconds=NOTICE_S)
-        if due is not None:
-            self.assertLessEqual(due, NOW + notice)
-        self.assertEqual({"a", "b"}, found.costs.keys())
-        nobody = SimpleNamespace(compute=SimpleNamespace(get=_not_found))
-        for each in preemption_candidates.takers(nobody, one):
-            self.assertTrue(each.isprintable(), repr(each))
-
-
-def _not_found(*_: Any, **__: Any) -> Any:
-    return SimpleNamespace(status_code=404)

@@ -162,11 +162,6 @@ class StartTest(unittest.TestCase):
             self.assertIn(f": Nova refused that ({why}); look at", said)
             self.assertIn("run the command again", said)
 
-    def test_no_host_has_any(self) -> None:
-        nova = _Nova({}, "SHELVED_OFFLOADED", details="No valid host was found")
-        said = self.refused(nova)
-        self.assertIn("mine is SHELVED_OFFLOADED: No valid host was found", said)
-
     def test_until_there_are_some(self) -> None:
         for status, action, details in (
             ("SHUTOFF", "start", NONE_FREE),
@@ -185,12 +180,6 @@ class StartTest(unittest.TestCase):
         nova = _Nova({}, details="no such network")
         self.refused(nova, "--for", "100")
         self.assertEqual(["start"], nova.done)
-
-    def test_what_it_can_say(self) -> None:
-        """To whom Nova does not show why a start was refused"""
-        self.assertIn("explain uuid for the known reasons; its flavor", self.refused(_Nova({})))
-        nova = _Nova({}, details=f"{NONE_FREE}.")
-        self.assertIn("start it when some are free; its flavor", self.refused(nova))
 
     def test_what_is_neither_stopped_nor_shelved(self) -> None:
         nova = _Nova({}, "ERROR")

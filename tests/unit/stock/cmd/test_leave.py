@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import io
 import json
 import pathlib
@@ -43,11 +42,6 @@ class TextTest(test.NoDBTestCase):
             leave.text([leaving("one"), leaving("two", BUSY)]).splitlines(),
         )
         self.assertIn("nothing is to be given back", leave.text([]))
-
-    def test_what_its_guest_loses(self) -> None:
-        audio = dataclasses.replace(CARD, function=1)
-        (*_, line) = leave.text([dataclasses.replace(leaving("one"), losses=(audio,))]).splitlines()
-        self.assertIn("stock Nova will start it without 0000:3b:00.1; if that is not bound", line)
 
 
 class CheckTest(test.NoDBTestCase):
@@ -120,10 +114,6 @@ class GiveBackTest(test.NoDBTestCase):
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(err):
             status = leave.give_back(self, [leaving("one"), leaving("two")])  # type: ignore[arg-type]
         return status, err.getvalue()
-
-    def test_all(self) -> None:
-        self.assertEqual((0, ""), self.give_back())
-        self.assertEqual(["first", "second"] * 2, self.done)
 
     def test_what_fails_ends_it(self) -> None:
         self.error = exception.PlacementFailed("/reshaper", "500", verb="POST")

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import dataclasses
 import json
 import unittest
 
 from nova_gpu.stock.cmd import shadow as command
-from nova_gpu.stock.core.holding import Alias
-from tests.fixtures.shadows import EMPTY, FOUND, ONE, WORDS
+from tests.fixtures.shadows import EMPTY, FOUND, WORDS
 
 
 class TextTest(unittest.TestCase):
@@ -33,16 +31,6 @@ class TextTest(unittest.TestCase):
         text = command.text(EMPTY)
         self.assertIn("nova-gpu would offer no GPU of this host", text)
         self.assertIn("No instance of this host has a GPU by stock Nova", text)
-
-    def test_what_was_not_read(self) -> None:
-        unread = dataclasses.replace(EMPTY, unread=("libvirt: away",))
-        self.assertEqual("Not read: libvirt: away", command.text(unread))
-
-    def test_alias_of_virtual_functions(self) -> None:
-        words = {"vgpus": "= 1", "vgpu_type": "s== nvidia-35"}
-        text = command.text(dataclasses.replace(EMPTY, aliases=(Alias("q", (ONE,), words),)))
-        expected = "pci_passthrough:alias=q:N says to nova-gpu: vgpus='= N', vgpu_type='s== "
-        self.assertIn(expected, text)
 
 
 class PlainTest(unittest.TestCase):

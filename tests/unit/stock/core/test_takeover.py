@@ -93,21 +93,11 @@ class JudgeTest(unittest.TestCase):
             self.assertEqual({"gpus": "= 1", "gpu:model": "s== A2"}, holding.set)
             self.assertEqual(("pci_passthrough:alias",), holding.unset)
 
-    def test_no_gpu(self) -> None:
-        nic = address(9)
-        self.assertIsNone(takeover.judge(instance(nic), {"mine": has(nic)}, hardware(gpu(1))))
-        self.assertIsNone(takeover.judge(instance(), {}, hardware(gpu(1))))
-
     def test_a_companion_is_the_card(self) -> None:
         """Nova's alias may give the functions of a card one by one."""
         holding = self.judge(instance(address(1), address(1, 1)), hardware(gpu(1)))
         self.assertEqual((address(1),), holding.devices)
         self.assertEqual("= 1", holding.set["gpus"])
-        self.assertEqual([], list(holding.obstacles))
-
-    def test_a_companion_that_nova_has_not_recorded(self) -> None:
-        domain = has(address(1), address(1, 1))
-        holding = self.judge(instance(address(1)), hardware(gpu(1)), domain=domain)
         self.assertEqual([], list(holding.obstacles))
 
     def test_what_it_is_busy_with(self) -> None:
@@ -142,19 +132,10 @@ class JudgeTest(unittest.TestCase):
         host = hardware(gpu(1), reasons={address(1): (for_new,)})
         self.assertEqual([], list(self.judge(instance(address(1)), host).obstacles))
 
-    def test_a_card_that_would_be_offered_in_parts(self) -> None:
-        host = hardware(gpu(1), parts={address(1): divided(address(1))})
-        holding = self.judge(instance(address(1)), host)
-        self.assertObstacle(holding, "0000:01:00.0 in parts", "[gpu]vgpu_types")
-
     def test_cards_of_several_products(self) -> None:
         host = hardware(gpu(1), gpu(2, L4))
         holding = self.judge(instance(address(1), address(2)), host)
         self.assertObstacle(holding, "10de:25b6", "10de:27b8", "resize")
-
-    def test_a_companion_alone(self) -> None:
-        holding = self.judge(instance(address(1, 1)), hardware(gpu(1)))
-        self.assertObstacle(holding, "0000:01:00.1 without 0000:01:00.0")
 
     def test_a_virtual_function(self) -> None:
         function, other = PciAddress(0, 1, 0, 4), PciAddress(0, 1, 0, 5)
@@ -292,21 +273,12 @@ class JudgeTest(unittest.TestCase):
         holding = self.judge(instance(recorded={address(1): None}), hardware(gpu(1)))
         self.assertObstacle(holding, "does not say by which alias", "resize")
 
-    def test_what_nova_gpu_has_given(self) -> None:
-        own = instance(counted=frozenset([address(1)]))
-        self.assertIsNone(takeover.judge(own, {"mine": has(address(1))}, hardware(gpu(1))))
-
     def test_what_was_taken_over_in_part(self) -> None:
         """Its record of stock Nova is left, and a takeover goes on from there."""
         own = instance(recorded={address(1): None}, counted=frozenset([address(1)]))
         holding = self.judge(own, hardware(gpu(1)))
         self.assertEqual((address(1),), holding.cards)
         self.assertEqual([], list(holding.obstacles))
-
-    def test_a_mediated_device_that_is_gone(self) -> None:
-        own = instance(address(1))
-        holding = self.judge(own, hardware(gpu(1)), domain=has(address(1), mediated=MDEV))
-        self.assertObstacle(holding, MDEV, "does not have")
 
 
 class ChoiceTest(unittest.TestCase):

@@ -13,7 +13,7 @@ from tests.unit.osc_gpu.fleet import fleets
 from tests.unit.osc_gpu.fleet.fleets import host, instance, need
 
 # A long run: NOVA_GPU_FLEETS=10000
-FLEETS = int(os.environ.get("NOVA_GPU_FLEETS", "1000"))
+FLEETS = int(os.environ.get("NOVA_GPU_FLEETS", "200"))
 
 
 def moved(found: Plan) -> list[tuple[str, str, str]]:
