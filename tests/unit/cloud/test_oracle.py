@@ -53,10 +53,18 @@ CLOUD = snapshot.Cloud(
     },
     usages={PROJECT: PARTS | {"PGPU": 1}},
 )
+DOMAIN_OF_NONE = Domain(UUID, "instance-1", True, (), ())
+STRANGER, THIEF = (Domain("other", "other", True, has, ()) for has in ((), (CARD,)))
+BILL = snapshot.Bill(True, UUID, "host1", (CARD,))
 
 
 def with_host(**changes: Any) -> snapshot.Cloud:
     return dataclasses.replace(CLOUD, hosts={"host1": dataclasses.replace(HOST, **changes)})
+
+
+def with_provider(**changes: Any) -> snapshot.Cloud:
+    group = dataclasses.replace(CLOUD.providers[GROUP], **changes)
+    return dataclasses.replace(CLOUD, providers=CLOUD.providers | {GROUP: group}, usages={})
 
 
 def with_instance(**changes: Any) -> snapshot.Cloud:
@@ -96,6 +104,23 @@ class DifferencesTest(unittest.TestCase):
             ({"compute"}, with_instance(parts=PARTS | {"MEMORY_MB": 256})),
             ({"text"}, with_instance(fault="two\nlines")),
             (set(), with_instance(fault="a line")),
+            ({"allocation", "hold"}, with_provider(allocations={})),
+            ({"inventory", "hold"}, with_provider(inventories={"PGPU": Inventory(3, 0)})),
+            ({"hold", "reserved"}, with_provider(inventories={"PGPU": Inventory(2, 1)})),
+            ({"hold", "offered"}, with_host(free={GROUP: CARDS})),
+            ({"devices"}, with_host(domains={UUID: DOMAIN_OF_NONE})),
+            ({"power"}, with_host(domains={UUID: Domain(UUID, "one", False, (CARD,), ())})),
+            ({"domain"}, with_host(domains=HOST.domains | {"other": STRANGER})),
+            ({"domain", "shared"}, with_host(domains=HOST.domains | {"other": THIEF})),
+            ({"task"}, with_host(tasks=("a task",))),
+            ({"task"}, with_instance(task_state="powering-off")),
+            ({"flavor"}, with_instance(asked=2)),
+            ({"usage"}, dataclasses.replace(CLOUD, usages={PROJECT: PARTS})),
+            ({"limit"}, dataclasses.replace(CLOUD, limits={PROJECT: {"PGPU": 0}})),
+            (set(), dataclasses.replace(CLOUD, limits={PROJECT: {"PGPU": 1}})),
+            ({"bill"}, dataclasses.replace(CLOUD, bills=(BILL, BILL))),
+            ({"bill"}, dataclasses.replace(empty(), bills=(BILL,))),
+            ({"text"}, dataclasses.replace(CLOUD, unprintable=("two\nlines",))),
         )
         for expected, cloud in rows:
             with self.subTest(expected):
