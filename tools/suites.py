@@ -85,8 +85,8 @@ def _stestr(folder: str, inputs: int = 0) -> str:
 # they find, by test and by module. The long tier has them, each night.
 _COSTLY = (
     r"test_(adopt|adopt_vgpus|leave|takeover_crashes|there_and_back|killed|concurrency)[.]"
-    r"|test_(lost_writes|lost_repairs|preemption|operations_moves|cross_cell|recoveries)[.]"
-    r"|test_(live_recoveries|vgpu_operations|vgpu_words|install|room)[.]"
+    r"|test_(lost_writes|preemption|operations_moves|cross_cell|recoveries)[.]"
+    r"|test_(vgpu_operations|install|room)[.]|test_live_migration[.](Typed|Plain)Test"
 )
 
 # The longest lanes first, so that none runs on alone. CONTRIBUTING.rst says what each suite is, and

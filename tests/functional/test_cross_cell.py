@@ -13,16 +13,16 @@ from nova.policies import base as base_policies
 from nova.policies import servers as servers_policies
 from nova.tests.functional.api import client
 
-from tests.functional import base, kvm
+from tests.functional import kvm
 
 _CELLS = (("host1", "cell1"), ("host2", "cell2"))
 
 
-class CrossCell:
+class CrossCellTest(kvm.KVMServersTestBase):
     NUMBER_OF_CELLS = 2
 
-    def setUp(self: Any) -> None:
-        super().setUp()  # type: ignore[misc]
+    def setUp(self) -> None:
+        super().setUp()
         rules = {servers_policies.CROSS_CELL_RESIZE: base_policies.RULE_ADMIN_API}
         self.policy.set_rules(rules, overwrite=False)
         # There is no disk of which to take one.
@@ -34,7 +34,7 @@ class CrossCell:
         self.server = self.boot(self.gpu_flavor(1), host="host1")
 
     @contextlib.contextmanager
-    def in_cell_of(self: Any, host: str) -> Iterator[None]:
+    def in_cell_of(self, host: str) -> Iterator[None]:
         """As a service of that cell, of which it has the database and no other"""
         mapping, untargeted = self.cell_mappings[dict(_CELLS)[host]], nova_context.get_admin_context
 
@@ -50,11 +50,11 @@ class CrossCell:
             finally:
                 self.context = before
 
-    def one_period(self: Any, name: str = "host1") -> None:
+    def one_period(self, name: str = "host1") -> None:
         with self.in_cell_of(name):
-            super().one_period(name)  # type: ignore[misc]
+            super().one_period(name)
 
-    def test_fails_and_is_recovered(self: Any) -> None:
+    def test_fails_and_is_recovered(self) -> None:
         """Nova's conductor hands the destination an instance without its migration context, as it
         has read it before the claim; so what was claimed there never becomes the instance's."""
         with self.in_cell_of("host1"):
@@ -72,11 +72,3 @@ class CrossCell:
             self.assertInventory(used=used, host=host)
         with self.in_cell_of("host1"):
             self.assertGPUs(self.server, before, "host1")
-
-
-class LXCCrossCellTest(CrossCell, base.GPUServersTestBase):
-    pass
-
-
-class KVMCrossCellTest(CrossCell, kvm.KVMServersTestBase):
-    pass

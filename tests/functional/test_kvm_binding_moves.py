@@ -9,13 +9,7 @@ their child processes are the real ones.
 from __future__ import annotations
 
 import threading
-from unittest import mock
 
-from nova import exception as nova_exception
-from nova.tests.fixtures import libvirt as fakelibvirt
-from nova.tests.functional.api import client
-
-from tests.fixtures import libvirt
 from tests.functional import kvm
 from tests.functional.kvm import CARD, GUESTS, HOSTS, OTHER
 
@@ -37,11 +31,6 @@ class MovesTestBase(kvm.KVMServersTestBase):
     def times_bound(self, host: str) -> int:
         """How often a card was taken from the host's driver there, and how often given back"""
         return sum(each.startswith(CARD) for each in self.kernels[host].done)
-
-    def break_libvirt(self, host: str) -> None:
-        """No guest can be started there any more."""
-        error = libvirt.error("no", fakelibvirt.VIR_ERR_INTERNAL_ERROR)
-        self.connection(host).defineXML = mock.Mock(side_effect=error)
 
 
 class MovesTest(MovesTestBase):
@@ -92,77 +81,11 @@ class MovesTest(MovesTestBase):
         self.assertWithGuests(CARD, OTHER, host="host2")
         self.assertAtTheEnd()
 
-    def test_host_boot_at_the_source_before_it_is_reverted(self) -> None:
-        self._move()
-        for function, driver in zip((CARD, CARD.replace(".0", ".1")), HOSTS, strict=True):
-            self.hosts["host1"].bind(function, driver)
-        self.kernels["host1"].boot("00000000-0000-4000-8000-000000000001")
-        self.restart_host("host1")
-        self.assertWithGuests(CARD, host="host1")
-        self._revert_resize(self.server)
-        self.assertGPUs(self.server, [CARD], "host1")
-        self.assertAtTheEnd()
-
-    def test_evacuate_and_the_source_comes_back(self) -> None:
-        self.force_down("host1")
-        self._evacuate_server(self.server, expected_host="host2")
-        self._start_server(self.server)
-        self.assertWithGuests(CARD, OTHER, host="host2")
-        self.assertWithGuests(CARD, host="host1")
-        self.bring_back("host1")
-        self.assertWithGuests(host="host1")
-        self.assertGPUs(self.server, [OTHER], "host2")
-        self.assertAtTheEnd()
-
-    def test_build_goes_on_at_another_host(self) -> None:
-        self.boot(self.flavor(), host="host2")  # so that host1 has more room, and comes first
-        self.leaves = {"reserved": "for some minutes it is not tried again"}
-        self.kernels["host1"].refused.add(f"{OTHER} vfio-pci")
-        server = self.boot(self.gpu_flavor(1))
-        self.assertIn(f"GPU {OTHER} was not bound", self.log())
-        self.assertGPUs(server, [OTHER], "host2")
-        self.assertWithGuests(CARD, host="host1")
-        self.assertWithGuests(CARD, OTHER, host="host2")
-
-    def test_move_that_fails_at_the_destination(self) -> None:
-        """The instance is the destination's from then on, in ERROR; Nova leaves a domain behind."""
-        self.break_libvirt("host2")
-        # A cast is a call here, so that what the host raises reaches the API.
-        self.assertRaises(client.OpenStackApiException, self._migrate_server, self.server)
-        self._wait_for_state_change(self.server, "ERROR")
-        self.periods()
-        del self.connection("host2").defineXML
-        self._delete_server(self.server)
-        self.assertWithGuests(CARD, host="host2")
-        self.guest(self.server).undefine()
-        self.periods()
-        self.assertWithGuests(host="host1")
-        self.assertInventory(total=2, used=0, host="host1")
-        self.assertGPUs(self.stranger, [CARD], "host2")
-
 
 class CastTest(MovesTestBase):
     # A build that is waited for could not be deleted meanwhile; and a move whose source is called
     # and not cast to takes the source's error for the destination's.
     CAST_AS_CALL = False
-
-    def test_move_that_fails_at_the_source(self) -> None:
-        """Nova leaves the instance with what the move claimed: the destination must not believe it.
-
-        A service that starts takes the cards again that instances here have.
-        """
-        error = nova_exception.InstanceFaultRollback(nova_exception.ResizeError(reason="no"))
-        self.computes["host1"].driver.migrate_disk_and_power_off = mock.Mock(side_effect=error)
-        self.api.post_server_action(self.server["id"], {"migrate": {"host": "host2"}})
-        self._wait_for_migration_status(self.server, ["error"])
-        self._wait_until_settled(self.server)
-        left = self.instance(self.server).migration_context.new_resources
-        self.assertEqual([CARD], [each.identifier for each in left])
-        self.restart_host("host2")
-        self.periods()
-        self.assertWithGuests(host="host2")
-        self.assertWithGuests(CARD, host="host1")
-        self.assertGPUs(self.server, [CARD], "host1")
 
     def test_card_goes_back_when_the_build_notices(self) -> None:
         driver = self.computes["host1"].driver

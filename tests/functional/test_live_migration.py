@@ -8,15 +8,14 @@ import unittest
 from typing import Any, ClassVar
 from unittest import mock
 
+import fixtures
 from nova.compute import manager
 from nova.tests.fixtures import libvirt as fakelibvirt
 
 from nova_gpu.core.vgpu import vgpu
-from nova_gpu.virt import counters
-from nova_gpu.virt.live_migration import arrivals
 from nova_gpu.virt.usage import records
 from nova_gpu.virt.verify.sources import Kind
-from tests.fixtures import hosts
+from tests.fixtures import hosts, libvirt
 from tests.functional import NOVA, divided, live, plain, profiled
 from tests.functional.base import Server
 from tests.functional.divided import FIRST, SECOND, slots
@@ -177,23 +176,6 @@ class MediatedTest(Moves, divided.DividedServersTestBase):
     def used(self, host: str) -> tuple[int, int]:
         return self.inventories(host)[64][1:]
 
-    def test_refused(self) -> None:
-        """For one reason after another; none leaves anything that is in the way of the next."""
-        with mock.patch.object(arrivals, "offered", lambda gpus, instance, data: data):
-            said = self.refusal_of("host2")
-        self.assertIn("gpu.GPULibvirtDriver, or its nova-gpu is too old", said)
-        self.assertIn(COLD, said)
-        full = self.boot(self.wanted(self.FREE - 1), host="host2")
-        self.assertIn("No valid host was found", self.live_migration_refused(self.server, "host2"))
-        self.assertIn("No valid host", self.live_migration_refused(self.server))
-        self._delete_server(full)
-        self.flags(skip_hypervisor_version_check_on_lm=True, group="workarounds")
-        with mock.patch.object(self.connection("host2"), "fakeLibVersion", 8005000):
-            said = self.refusal_of("host2")
-        self.assertIn("host host2 cannot move a running guest with vGPUs", said)
-        self.assertIn(COLD, said)
-        self.assertHere()
-
     def test_nobody_gets_them_meanwhile(self) -> None:
         others: list[Server] = []
 
@@ -218,33 +200,23 @@ class MediatedTest(Moves, divided.DividedServersTestBase):
         self._delete_server(others[0])
         self.assertThere()
 
-    def test_notifications_and_counters(self) -> None:
-        self.notifier.reset()
-        self.live_migrate(self.server)
-        self._wait_for_assert(lambda: self.assertEqual(2, len(self.sent())))
-        claim, release = self.sent()
-        self.assertEqual(
-            [("gpu.claim", "host2", 2), ("gpu.release", "host1", 2)],
-            [(e.event_type, e.payload["host"], e.payload["count"]) for e in (claim, release)],
-        )
-        self.assertEqual(3, counters.read(self.state("host2")).vgpu_claims)
+    def test_post_copy_is_not_asked_for(self) -> None:
+        """QEMU refuses it for all devices of VFIO."""
+        self.flags(live_migration_permit_post_copy=True, group="libvirt")
+        self.restart_host("host1")
+        asked: list[int] = []
+        name = "tests.fixtures.libvirt.Domain.migrateToURI3"
+        move = libvirt.Domain.migrateToURI3
 
-    def sent(self) -> list[Any]:
-        found = self.notifier.notifications
-        return sorted(
-            (each for each in found if each.event_type.startswith("gpu.")),
-            key=lambda each: str(each.event_type),
-        )
+        def migrate(domain: Any, destination: str, params: Any, flags: int) -> None:
+            asked.append(flags)
+            move(domain, destination, params, flags)
 
-    def test_the_destination_restarts_meanwhile(self) -> None:
-        def during() -> None:
-            self.restart_host("host2")
-            self.period("host2")
-            self.assertMade(3, "host2")
-
-        self.during = during
-        self.live_migrate(self.server)
-        self.assertThere()
+        with fixtures.MonkeyPatch(name, migrate):
+            self.live_migrate(self.server, "host2")
+        self.assertEqual([0], [flags & fakelibvirt.VIR_MIGRATE_POSTCOPY for flags in asked])
+        driver = self.computes["host1"].driver
+        self.assertTrue(driver._live_migration_flags & fakelibvirt.VIR_MIGRATE_POSTCOPY)
 
 
 @MOVES_FUNCTIONS

@@ -10,7 +10,6 @@ test_killed: a command that gets no answer ends, and is run again.
 from __future__ import annotations
 
 import contextlib
-import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
@@ -21,12 +20,9 @@ from nova import objects
 from nova.cmd import manage
 from nova.scheduler.client import report
 from nova.tests.fixtures import libvirt as fakelibvirt
-from nova.virt.libvirt import driver as libvirt_driver
 from nova.virt.libvirt import guest as libvirt_guest
 from nova.virt.libvirt import host as libvirt_host
-from nova.virt.libvirt import utils as libvirt_utils
 
-from nova_gpu.core.guest import devices as guest_devices
 from nova_gpu.virt.delivery import container_domain
 from tests.fixtures import libvirt
 from tests.functional import alone, base, failing_steps, kvm, profiled
@@ -45,14 +41,6 @@ def _is_record(save: Any, *args: Any, **kwargs: Any) -> bool:
     return "resources" in save.obj_what_changed()
 
 
-def _is_description(save: Any, *args: Any, **kwargs: Any) -> bool:
-    """Return whether the GPUs are written for the config drive, on the way to a guest."""
-    is_told = bool(guest_devices.keys_of(save.system_metadata))
-    return (
-        save.task_state == "spawning" and "system_metadata" in save.obj_what_changed() and is_told
-    )
-
-
 def _is_task(save: Any, *args: Any, **kwargs: Any) -> bool:
     return save.task_state == "powering-off" and kwargs.get("expected_task_state") == [None]
 
@@ -64,15 +52,10 @@ def _is_end_of_task(save: Any, *args: Any, **kwargs: Any) -> bool:
 # By name, whose method it is and of which calls
 WRITES: dict[str, tuple[type, str, Callable[..., bool]]] = {
     "allocation": (report.SchedulerReportClient, "put_allocations", _any),
-    "description": (objects.Instance, "save", _is_description),
     "record": (objects.Instance, "save", _is_record),
     "task": (objects.Instance, "save", _is_task),
     "end of the task": (objects.Instance, "save", _is_end_of_task),
     "domain": (libvirt_host.Host, "write_instance_config", _any),
-    "removal": (report.SchedulerReportClient, "delete_allocation_for_instance", _any),
-    "return": (report.SchedulerReportClient, "move_allocations", _any),
-    "migration": (objects.Migration, "save", _any),
-    "context": (objects.Instance, "drop_migration_context", _any),
     "fault": (objects.InstanceFault, "create", _any),
     "end": (libvirt_guest.Guest, "poweroff", _any),
 }
@@ -153,7 +136,7 @@ def failing(write: str, failure: Failure, *, once: bool = True) -> Iterator[list
         yield failed
 
 
-class Stops(alone.Alone):
+class KVMStopsTest(alone.Alone, kvm.KVMServersTestBase):
     """An instance that gives all cards of its host back when it is stopped"""
 
     def setUp(self) -> None:
@@ -224,181 +207,36 @@ class Stops(alone.Alone):
                     self.assertNothing()
 
 
-class LXCStopsTest(Stops, base.GPUServersTestBase):
-    pass
-
-
-class KVMStopsTest(Stops, kvm.KVMServersTestBase):
-    def test_rescue(self) -> None:
-        """The definition of a domain whose instance gets GPUs again for its rescue"""
-        folder = libvirt_utils.get_instance_path(self.instance(self.server))
-        pathlib.Path(folder).mkdir(exist_ok=True)
-        for failure in (_no_answer, _lost):
-            with self.subTest(failure=failure.__name__):
-                self._stop_server(self.server)
-                with failing("domain", failure) as writes:
-                    self.act(self._rescue)
-                self.assertEqual(["domain"], writes)
-                self.period()
-                self.assertEqual([], self.rendered(self.server))
-                self.assertInventory()
-                self._reboot_server(self.server, hard=True)
-                self.assertGPUs(self.server, self.every)
-
-
-class DescriptionTest(alone.Alone, kvm.KVMServersTestBase):
-    """What a config drive says of the GPUs, saved before the guest starts"""
-
-    def test_description(self) -> None:
-        self.start_host()
-        self.flags(vendordata_providers=["DynamicJSON"], group="api")
-        self.flags(force_config_drive=True)
-        name = "nova.virt.libvirt.driver.LibvirtDriver._create_configdrive"
-        self.useFixture(fixtures.MonkeyPatch(name, lambda *args, **kwargs: None))
-        for failure in FAILURES:
-            with self.subTest(failure=failure.__name__):
-                status = "ACTIVE" if failure is _twice else "ERROR"
-                with failing("description", failure) as writes:
-                    server = self.boot(self.gpu_flavor(2), expected_state=status)
-                self.assertEqual(["description"], writes)
-                self.period()
-                self.assertInventory(used=2 * (status == "ACTIVE"))
-                self._delete_server(self.boot(self.gpu_flavor(1)))
-                self._delete_server(server)
-
-
-class Repairs:
-    """What a period has to repair, and that write of it which fails"""
-
-    @contextlib.contextmanager
-    def fails_once(self: Any, write: str, failure: Failure) -> Iterator[None]:
-        with self.subTest(write=write, failure=failure.__name__):
-            # A move is looked at twice before it counts as one that was given up.
-            with failing(write, failure) as failed:
-                self.periods(2)
-                self.assertEqual([write], failed)
-            self.periods(2)
-            yield
-
-
-class RebuildTest(Repairs, kvm.KVMServersTestBase):
-    """Nova deletes the allocation of an instance whose rebuild has failed, and never makes it."""
-
-    def test_allocation(self) -> None:
-        self.start_host()
-        server = self.boot(self.gpu_flavor(2))
-        every, before = self.recorded(server), self.allocations(server)
-        self.period()
-        for failure in ALLOCATION_FAILURES:
-            self.fail_rebuild(server)
-            with self.fails_once("allocation", failure):
-                self.assertEqual({"host1": 2}, self.allocated(server))
-                self.assertInventory(used=2)
-            self.perform(server, "reboot", "ACTIVE", {"type": "HARD"})
-            self.assertGPUs(server, every)
-        # And where it is recovered before a period, with all else that its flavor asks for
-        self.fail_rebuild(server)
-        self.perform(server, "reboot", "ACTIVE", {"type": "HARD"})
-        self.period()
-        self.assertGPUs(server, every)
-        self.assertEqual(before, self.allocations(server))
-
-    def fail_rebuild(self, server: Server) -> None:
-        image = self._show_server(server)["image"]["id"]
-        fails = mock.patch.object(libvirt_driver.LibvirtDriver, "spawn", side_effect=RuntimeError)
-        with failing_steps.refused_allocations():
-            with fails:
-                self.refused({"rebuild": {"imageRef": image}}, server)
-            self._wait_for_state_change(server, "ERROR")
-            self.assertEqual({}, self.allocations(server))
-
-
-class EndedMoveTest(Repairs, base.GPUServersTestBase):
-    leaves = {"task": "a resize whose message is lost goes on for good"}  # noqa: RUF012
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.flags(allow_resize_to_same_host=True)
-        self.start_host()
-
-    def test_confirmed(self) -> None:
-        """nova-compute died before it removed what the migration had."""
-        name = f"{failing_steps.MANAGER}._delete_allocation_after_move"
-        for failure in FAILURES:
-            server = self._resize_server(self.boot(self.gpu_flavor(2)), self.gpu_flavor(4))
-            with fixtures.MonkeyPatch(name, lambda *args, **kwargs: None):
-                self.confirm(server, source="host1")
-            self.assertInventory(used=6)
-            with self.fails_once("removal", failure):
-                self.assertInventory(used=4)
-            self._delete_server(server)
-
-    def test_given_up(self) -> None:
-        """nova-compute died between the claim and the move."""
-        server = self.boot(self.gpu_flavor(2))
-        before = self.recorded(server)
-        for write in ("return", "context", "migration"):
-            for failure in FAILURES:
-                self.lose_resize(server)
-                self.restart_host("host1")
-                with self.fails_once(write, failure):
-                    self.assertInventory(used=2)
-                    self.assertGPUs(server, before)
-                    rest = self.boot(self.gpu_flavor(6))
-                self._delete_server(rest)
-                self.period()
-        # One with a task goes on, though nobody has heard of it for long.
-        self.lose_resize(server)
-        self.periods(3)
-        self.assertInventory(used=6)
-
-    def lose_resize(self, server: Server) -> None:
-        """Its claim is made, and the message that begins it is lost."""
-        lost = f"{failing_steps.RPC}.resize_instance"
-        with fixtures.MonkeyPatch(lost, lambda *args, **kwargs: None):
-            body = {"resize": {"flavorRef": self.gpu_flavor(4)}}
-            self.api.post_server_action(server["id"], body)
-            self._wait_for_assert(lambda: self.assertInventory(used=6))
+class EndedMoveTest(base.GPUServersTestBase):
+    HOSTS = ("host1",)
 
     def test_novas_own_audit_frees_no_gpu(self) -> None:
         """Of a move whose instance is gone it deletes the rest, and the next period the GPUs."""
+        self.flags(allow_resize_to_same_host=True)
         server = self._resize_server(self.boot(self.gpu_flavor(2)), self.gpu_flavor(4))
         lost = f"{failing_steps.RPC}.finish_revert_resize"
         with fixtures.MonkeyPatch(lost, lambda *args, **kwargs: None):
             self.api.post_server_action(server["id"], {"revertResize": None})
         self._delete_server(server)
-        deleted = 4
-        self.assertEqual(deleted, manage.PlacementCommands().audit(delete=True))
+        self.assertEqual(4, manage.PlacementCommands().audit(delete=True))
         self.assertInventory(used=2)
         self.period()
         self.assertInventory(used=0)
 
 
-class LeftDomainTest(Repairs, failing_steps.Hosts, base.GPUServersTestBase):
-    def test_it_is_written(self) -> None:
-        """Nova leaves it at the source of a resize that failed."""
-        for failure in FAILURES:
-            self.server = self.boot(self.gpu_flavor(1), host="host1")
-            self.fails(failing_steps.GUEST, resize={"flavorRef": self.gpu_flavor(2)})
-            with self.fails_once("domain", failure):
-                self.assertInventory(host="host1")
-                self.assertEqual([], self.rendered(self.server, "host1"))
-            self._delete_server(self.server)
-            for domain in self._domains("host1"):
-                domain.undefine()
-            self.periods(2)
-
-
-class LostReasonTest(Repairs, profiled.ProfiledServersTestBase):
+class LostReasonTest(profiled.ProfiledServersTestBase):
     def test_fault(self) -> None:
         """Nova's conductor drops why no host started the guest."""
         self.start_host("host1")
         self.connection().says = lambda xml: "cannot set up guest memory: Cannot allocate memory"
         for failure in FAILURES:
             server = self.boot(self.of_type(1155), expected_state="ERROR")
-            with self.fails_once("fault", failure):
-                fault = self._show_server(server)["fault"]["message"]
-                self.assertIn("too little free memory for the guest", fault)
+            with failing("fault", failure) as failed:
+                self.period()
+            self.assertEqual(["fault"], failed)
+            self.period()
+            fault = self._show_server(server)["fault"]["message"]
+            self.assertIn("too little free memory for the guest", fault)
             self._delete_server(server)
         self.connection().says = lambda xml: None
         self.assertVGPUs(self.boot(self.of_type(1155)), slots(1155, FIRST[0]))

@@ -4,15 +4,13 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, ClassVar
+from typing import Any
 from unittest import mock
 
 from nova_gpu.virt import counters, driver
 from nova_gpu.virt.lifecycle import proofs
-from nova_gpu.virt.verify.sources import Kind
-from tests.fixtures import cdi
 from tests.functional import alone, cleaned, mig, verifying
-from tests.functional.mig import FIRST, HALF, LARGE, SECOND, SMALL, WHOLE, nodes_of, slot
+from tests.functional.mig import FIRST, LARGE, SECOND, SMALL, WHOLE, nodes_of, slot
 
 ONE, TWO = slot(FIRST, 9, 0, SMALL), slot(FIRST, 10, 0, SMALL)
 BIG = slot(FIRST, 1, 0, LARGE)
@@ -46,55 +44,6 @@ class RoadTest(alone.Alone, verifying.Verifying, mig.MIGServersTestBase):
         self.assertEqual(sorted([WHOLE, *slots]), self.recorded(server))
         self.assertEqual(sorted({*nodes, "/dev/nvidia2"}), self.given(server))
         self.assertFound()
-
-
-class FilesTest(alone.Alone, mig.MIGServersTestBase):
-    HOSTS = ("host1",)
-
-    def describe(self, *mounts: dict[str, str]) -> None:
-        """The first small instance with *mounts*, the other one by its card alone"""
-        host = self.hosts["host1"]
-        document = cdi.nvidia(host.root / "driver", range(len(mig.CARDS)))
-        edits = {"deviceNodes": [{"path": node} for node in nodes_of(0, 9)], "mounts": mounts}
-        document["devices"].append({"name": "0:0", "containerEdits": edits})
-        cdi.save(host.roots.cdi_spec_dirs[0] / "nvidia.yaml", document)
-
-    def test_of_one_instance_that_are_gone(self) -> None:
-        gone = str(self.hosts["host1"].root / "gone")
-        self.describe({"hostPath": gone, "containerPath": "/usr/bin/gone"})
-        self.period()
-        self.assertEqual((6, 1, 0), self.vgpus())
-        self.assertIn(f"names {gone}: No such file", self.log())
-        self.assertInstances(self.boot(self.of_type(SMALL)), [TWO], nodes_of(0, 10))
-        self.describe()
-        self.period()
-        self.assertEqual((6, 0, 1), self.vgpus())
-        self.assertInstances(self.boot(self.of_type(SMALL)), [ONE], nodes_of(0, 9))
-
-
-class SharedMemoryTest(alone.Alone, mig.MIGServersTestBase):
-    """Two compute instances of one GPU instance: both lead to all of its memory."""
-
-    LAYOUT = ((1, 0, HALF), (1, 1, HALF), (9, 0, SMALL))
-    leaves: ClassVar = {"reserved": "the layout stays as it is"}
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.start_host()
-        self.divide(FIRST, self.LAYOUT)
-
-    def test_one_that_a_guest_has_stays(self) -> None:
-        """Another compute instance was made beside it since; each has it for itself no more."""
-        self.divide(FIRST, [(1, 0, HALF)])
-        self.period()
-        server = self.boot(self.of_type(HALF))
-        self.divide(FIRST, self.LAYOUT)
-        self.period()
-        self.assertEqual((2, 1, 1), self.vgpus(HALF))
-        self.assertIn("compute instances that share the memory of their GPU", self.log())
-        self.boot_refused(self.of_type(HALF))
-        self._reboot_server(server, hard=True)
-        self.assertInstances(server, [slot(FIRST, 1, 0, HALF)], nodes_of(0, 1))
 
 
 class DividedUncleanTest(mig.MIGServersTestBase):
@@ -178,29 +127,4 @@ class LayoutTest(alone.Alone, verifying.Verifying, mig.MIGServersTestBase):
         self.assertEqual((6, 0, 1), self.vgpus())
         self._start_server(server)
         self.assertInstances(server, [ONE], nodes_of(0, 9))
-        self.assertFound()
-
-    def test_another_layout(self) -> None:
-        """Who has an instance that stays keeps it; that of another is lost."""
-        stays, loses = (self.boot(self.of_type(SMALL)) for _ in range(2))
-        self.divide(FIRST, [(9, 0, SMALL), (2, 0, LARGE)])
-        self.period()
-        self.assertIn(
-            f"ERROR [nova_gpu.virt.inventory.vgpu_cards] An instance has vGPU {TWO}", self.log()
-        )
-        self.assertFound((Kind.VGPU_MISSING, TWO))
-        self.assertEqual((5, 0, 2), self.vgpus())
-        self._reboot_server(stays, hard=True)
-        self.assertInstances(stays, [ONE], nodes_of(0, 9))
-        self._stop_server(loses)
-        said = self.refused({"os-start": None}, loses)
-        self.assertIn("the MIG instance is no longer on its card", said[0])
-        big = self.boot(self.of_type(LARGE))
-        self.assertInstances(big, [slot(FIRST, 2, 0, LARGE)], nodes_of(0, 2))
-        self.restart_host("host1")
-        self.assertFound((Kind.VGPU_MISSING, TWO))
-        self.divide(FIRST, [(9, 0, SMALL), (10, 0, SMALL), (2, 0, LARGE)])
-        self.period()
-        self._start_server(loses)
-        self.assertInstances(loses, [TWO], nodes_of(0, 10))
         self.assertFound()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves of an instance, the same for containers and for KVM guests.
+"""Moves of an instance.
 
 Two hosts whose GPUs have the same addresses; at each another instance has the first one.
 """
@@ -7,12 +7,11 @@ Two hosts whose GPUs have the same addresses; at each another instance has the f
 from __future__ import annotations
 
 from nova.tests.fixtures import libvirt as fakelibvirt
-from nova.tests.functional.api import client
 
-from tests.functional import base, kvm
+from tests.functional import kvm
 
 
-class Moves:
+class KVMMovesTest(kvm.KVMServersTestBase):
     HOSTS = ("host1", "host2")
 
     def setUp(self) -> None:
@@ -98,69 +97,3 @@ class Moves:
         self.bring_back("host1")
         self.assertHas(1, "host2")
         self.assertUsed(0, 1)
-
-    def test_unshelved_elsewhere(self) -> None:
-        self.flags(shelved_offload_time=0)
-        self._boot(gpus="= 2")
-        self._shelve_server(self.server)
-        self.assertUsed(0, 0)
-        filler = self.boot(self.gpu_flavor(self.TOTAL - 2), host="host1")
-        self._unshelve_server(self.server)
-        self.assertHas(2, "host2")
-        self._delete_server(filler)
-        self.assertUsed(0, 2)
-
-
-class LXCMovesTest(Moves, base.GPUServersTestBase):
-    def test_another_hosts_gpus_are_never_taken_for_ours(self) -> None:
-        """Moved, the instance has a GPU of host2, at an address that its neighbour has here."""
-        self.server = self.strangers["host1"]
-        self._migrate_server(self.server)
-        instance = self.instance(self.server)
-        driver = {name: compute.driver for name, compute in self.computes.items()}
-        gpus = driver["host2"]._gpus
-        with gpus.starts.holding(instance.uuid, gpus.ledger.now.kept_by(instance.uuid)):
-            self.assertIn("/dev/nvidia5", self.xml(driver["host2"], instance))
-        self.assertNotIn("/dev/nvidia", self.xml(driver["host1"], instance))
-
-
-class KVMMovesTest(Moves, kvm.KVMServersTestBase):
-    pass
-
-
-class SameHostTest(kvm.KVMServersTestBase):
-    HOSTS = ("host1",)
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.flags(allow_resize_to_same_host=True)
-        self.server = self.boot(self.gpu_flavor(1))
-        self.before = self.recorded(self.server)
-
-    def test_old_and_new_are_both_claimed(self) -> None:
-        """Until it is confirmed or reverted"""
-        self._resize_server(self.server, self.gpu_flavor(2))
-        after = self.recorded(self.server)
-        self.assertEqual(after, self.rendered(self.server))
-        self.assertEqual(3, len({*self.before, *after}))
-        self.period()
-        self.assertInventory(used=3)
-        self.boot_refused(self.gpu_flavor(self.TOTAL - 2))
-        self._revert_resize(self.server)
-        self.assertGPUs(self.server, self.before)
-        self.period()
-        self.assertInventory(used=1)
-        # There are not enough for the old one and so many new ones.
-        refused = self.assertRaises(
-            client.OpenStackApiException, self._resize_server, self.server, self.gpu_flavor(4)
-        )
-        self.assertIn("NoValidHost", str(refused))
-        self._wait_for_server_parameter(self.server, {"OS-EXT-STS:task_state": None})
-        self._resize_server(self.server, self.gpu_flavor(2))
-        after = self.recorded(self.server)
-        self.confirm(self.server, source="host1")
-        self.assertGPUs(self.server, after)
-        self.period()
-        self.assertInventory(used=2)
-        rest = self.boot(self.gpu_flavor(self.TOTAL - 2))
-        self.assertGPUs(rest, self.recorded(rest))
