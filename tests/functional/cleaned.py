@@ -11,7 +11,6 @@ from typing import Any
 import fixtures
 
 from nova_gpu.core.model import GPU
-from nova_gpu.host.state import quarantine
 from nova_gpu.virt.lifecycle import cleaning
 from tests.fixtures import daemons
 from tests.functional import base
@@ -77,24 +76,3 @@ class Cleaned(fixtures.Fixture):
     def begun(self) -> set[str]:
         """The addresses of the cards for which the command was begun while it was stopped"""
         return {each.stem for each in self._stained.glob("*.begun")}
-
-
-class Neighbours:
-    """An instance on one host, and one with a card of the same address on the other"""
-
-    MINE, NEXT = base.FIRST_SOCKET[:2]
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.cleaned = self.useFixture(Cleaned(self))
-        self.start_host("host1")
-        self.server = self.boot(self.gpu_flavor(1))
-        self.start_host("host2")
-        self.stranger = self.boot(self.gpu_flavor(1), host="host2")
-
-    def assertCleaned(self, *cards: str) -> None:
-        """These so far, and nobody lost a card of theirs."""
-        self.assertEqual(list(cards), self.cleaned.cards)
-        self.assertGPUs(self.stranger, [self.MINE], "host2")
-        for host in self.hosts:
-            self.assertEqual({}, quarantine.load(self.state(host) / "gpu-quarantine"))

@@ -8,7 +8,7 @@ from nova import objects
 
 from nova_gpu.cmd import holders
 from nova_gpu.core.vgpu.vgpu import Slot
-from tests.functional import divided, live, profiled, stock
+from tests.functional import live, profiled, stock
 from tests.functional.readings import Server
 
 VGPU = "resources:VGPU"
@@ -119,16 +119,6 @@ class AdoptTest(Mediated):
         self.assertEqual([], self.kernels["host1"].made)
         self.period()
         self.assertEqual((8, 0, 0), self.inventories()[64])
-
-    def test_it_is_moved_as_it_runs(self) -> None:
-        """Its device there is one of nova-gpu's, and that of stock Nova is gone."""
-        server = self.boot_by_stock()
-        self.change_driver()
-        self.finish()
-        self.start_host("host2")
-        self.live_migrate(server, "host2")
-        self.assertVGPUs(server, divided.slots(divided.FIRST, 64, 0), "host2")
-        self.assertEqual([], self.kernels["host1"].made)
 
 
 class FunctionsTest(stock.StockFunctionsTestBase):

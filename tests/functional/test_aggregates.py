@@ -7,8 +7,6 @@ from collections.abc import Mapping
 
 from tests.functional import base
 
-_GPU_HOSTS = {"trait:CUSTOM_GPU": "required"}
-
 
 class ImageTest(base.GPUServersTestBase):
     def test_an_image_that_requires_gpus(self) -> None:
@@ -22,24 +20,6 @@ class ImageTest(base.GPUServersTestBase):
         kepler = self.image(**{"trait:CUSTOM_GPU_ARCH_KEPLER": "required"})
         self.boot_refused(self.gpu_flavor(1), image_uuid=kepler)
         self.assertInventory(used=4)
-
-
-class IsolationTest(base.GPUServersTestBase):
-    """Hosts with GPUs for instances with GPUs only, by Nova's isolated aggregates."""
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.flags(enable_isolated_aggregate_filtering=True, group="scheduler")
-
-    def test_only_instances_with_gpus_come_to_gpu_hosts(self) -> None:
-        self.start_host("host1")
-        self.start_host("host2", "cpu-only")
-        _aggregate(self, _GPU_HOSTS, "host1")
-        plain = self.flavor()
-        for _ in range(2):
-            self.assertEqual("host2", self.host_of(self.boot(plain)))
-        server = self.boot(self.flavor(**base.BLUEPRINT))
-        self.assertGPUs(server, base.FIRST_SOCKET[:2])
 
 
 class AggregateFilterTest(base.GPUServersTestBase):

@@ -80,13 +80,6 @@ class BothTest(kvm.KVMServersTestBase):
         self.assertIn("asked for, none free", self.boot_refused(containers))
         self.assertFull()
 
-    def test_either_serves(self) -> None:
-        image, flavor = self.image(hw_machine_type="q35"), self.flavor(**FOUR)
-        servers = [self.boot(flavor, image_uuid=image) for _ in range(CONTAINERS + GUESTS)]
-        self.assertEqual(["kvm", "lxc", "lxc"], sorted(map(self.host_of, servers)))
-        self.assertFull()
-        self.assertIn("4 GPUs asked for, none free", self.boot_refused(flavor))
-
     def test_image_without_pci_express(self) -> None:
         """Is for containers alone, and no instance of it is resized to GPUs of a KVM host."""
         image, flavor = self.image(hw_machine_type="pc"), self.flavor(**FOUR)

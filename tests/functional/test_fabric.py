@@ -48,13 +48,6 @@ class BoardTestBase(kvm.KVMServersTestBase):
     def assertActive(self, *numbers: int, host: str = "host1") -> None:
         self.assertEqual(set(numbers), self.managers[host].active)
 
-    def assertStates(self, first: list[int], second: list[int]) -> None:
-        """What is active on each host now, and after a period of each"""
-        for _ in range(2):
-            self.assertActive(*first, host="host1")
-            self.assertActive(*second, host="host2")
-            self.periods()
-
     def delete_everything(self) -> None:
         super().delete_everything()
         for name in self.managers:
@@ -137,39 +130,3 @@ class CapacityTest(BoardTestBase):
         """How many could boot on the host, and why no more"""
         (row,) = sdk.rows(sdk.run(self, capacity.ShowCapacity, flavor)[0])
         return row["Instances"], row["Reason"]
-
-
-class MovesTest(BoardTestBase):
-    """Two hosts, whose cards have the same addresses"""
-
-    def test_there_and_back(self) -> None:
-        server = self.boot(self.gpu_flavor(4))
-        self.start_board("host2")
-        # At host2 the instance gets what is somebody else's at host1.
-        self.boot(self.gpu_flavor(4), host="host2")
-        self.assertStates([1], [1])
-        self._migrate_server(server)
-        # Until it is confirmed the cards at the source are the instance's as well.
-        self.assertStates([1], [1, 2])
-        self._revert_resize(server)
-        self.assertGPUs(server, FIRST_HALF)
-        self.assertStates([1], [1])
-        self._migrate_server(server)
-        self.confirm(server, source="host1")
-        self.assertGPUs(server, SECOND_HALF, "host2")
-        self.assertStates([], [1, 2])
-        self.flags(shelved_offload_time=0)
-        self._shelve_server(server)
-        self.assertStates([], [1])
-
-    def test_evacuation_and_the_way_back(self) -> None:
-        server = self.boot(self.gpu_flavor(4))
-        self.start_board("host2")
-        self.boot(self.gpu_flavor(4), host="host2")
-        self.force_down("host1")
-        self._evacuate_server(server, expected_host="host2")
-        self.assertActive(1, host="host1")
-        self._start_server(server)
-        self.assertActive(1, 2, host="host2")
-        self.bring_back("host1")
-        self.assertStates([], [1, 2])

@@ -6,17 +6,6 @@ from __future__ import annotations
 from tests.functional import base
 
 
-class DetailTest(base.GPUServersTestBase):
-    HOSTS = ("host1",)
-
-    def test_of_what_is_free(self) -> None:
-        self.boot(self.gpu_flavor(6))
-        fault = self.boot_refused(self.gpu_flavor(4))
-        said = "4 GPUs asked for, at most 2 free in one host"
-        self.assertEqual(f"No valid host was found. Scheduling failed: {said}", fault)
-        self.assertEqual(1, self.log().count("GPUs: 4 GPUs asked for, 2 of 8 free"))
-
-
 class PlaceTest(base.GPUServersTestBase):
     leaves = {"reserved": "the card is gone"}  # noqa: RUF012
 

@@ -6,61 +6,14 @@ from __future__ import annotations
 import logging
 import os
 import random
-from typing import Any
 
 from nova_gpu.core import names
-from osc_gpu.fleet import preemption
 from tests.fixtures.hostile import hostile
-from tests.functional import alone, base, kvm, sdk
+from tests.functional import alone, base, kvm
 from tests.functional.readings import Server
 
 _SPOT = {"gpus": "= 1", "gpu:preemptible": "0s", "gpu:on_stop": "release"}
-# In UTC the first is of the year 10000, and the second of the year 0.
-_BEYOND = ("9999-12-31T23:59:59-01:00", "0001-01-01T00:00:00+01:00")
 _ON_A_TERMINAL = "\x1b]0;mine\x07\x1b[2K\r\u202e\u2028\x9b31m"
-
-
-class MetadataTest(base.GPUServersTestBase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.start_host()
-        self.spot = self.boot(self.flavor(**_SPOT))
-
-    def write(self, server: Server, **metadata: str) -> None:
-        """As a member of the project does"""
-        url = f"/servers/{server['id']}/metadata"
-        body = {"metadata": {f"gpu:{key}": value for key, value in metadata.items()}}
-        self.api.api_post(url, body, check_response_status=[200])
-
-    def preempt(self, *arguments: str) -> tuple[list[tuple[Any, ...]], str]:
-        words = *arguments, "--project", self.api.project_id
-        (_, rows), said = sdk.run(self, preemption.Preempt, *words)
-        return list(rows), said
-
-    def test_a_time_beyond_all_years(self) -> None:
-        other = self.boot(self.gpu_flavor(3))
-        for each in _BEYOND:
-            self.write(self.spot, preempt_at=each, preempt_for="x")
-            self.restart_host("host1")
-            self.period()
-            self.assertInventory(reserved=0, used=4)
-            self.assertGPUs(last := self.boot(self.gpu_flavor(4)), base.ALL[4:])
-            # The rest of the host goes on, and the planner has an instance that was told nothing.
-            (row,), _ = self.preempt(self.flavor(f"one{each[:4]}", gpus="1"))
-            self.assertEqual((self.spot["id"], ""), (row[0], row[6]))
-            self._delete_server(last)
-        self.assertGPUs(other, base.ALL[1:4])
-
-    def test_no_service_tells_what_it_says(self) -> None:
-        self.sent()
-        for number in range(3):
-            self.write(
-                self.spot,
-                preempt_at=f"2199-01-0{number + 1}T00:00:00Z",
-                preempt_for=_ON_A_TERMINAL,
-            )
-            self.period()
-        self.assertEqual([], self.sent())
 
 
 class _Lines(logging.Handler):

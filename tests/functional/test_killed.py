@@ -13,13 +13,12 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-import fixtures
 from osc_lib import exceptions
 from testtools import content
 
 from nova_gpu.core import names
-from osc_gpu import flavors, rest
-from osc_gpu.fleet import create, move_commands, preemption, preemption_candidates, start
+from osc_gpu import flavors
+from osc_gpu.fleet import move_commands, preemption, preemption_candidates
 from tests.functional import base, killed, preempting, sdk, shown
 from tests.functional.killed import When
 
@@ -53,13 +52,9 @@ class Killing(base.GPUServersTestBase):
         with killed.interrupted(number, when, act) as writes:
             self._once(run, killed.Killed)()
         self.addDetail("case", content.text_content(f"{when}: {writes.made}"))
-        self.settle()
         self._once(run)()
         check()
         return len(writes.made)
-
-    def settle(self) -> None:
-        """Returns when Nova has done what it was asked for."""
 
     def _once(self, run: Callable[[], Any], *over: type[BaseException]) -> Callable[[], None]:
         def once() -> None:
@@ -115,14 +110,6 @@ class PreemptionTest(preempting.Preempting, Killing):
     def test_a_flavor(self) -> None:
         self.each_write(self.begin, lambda: self.apply("two"), self.check)
 
-    def test_undo(self) -> None:
-        def begin() -> None:
-            self.begin()
-            self.apply("two")
-            self.assertTrue(self.marks())
-
-        self.each_write(begin, self.undo, self.check)
-
     def test_a_notice_of_another_run(self) -> None:
         clock = SimpleNamespace(sleep=killed.kill, monotonic=time.monotonic)
         with mock.patch.object(preemption, "time", clock):
@@ -151,15 +138,12 @@ class RoomTest(shown.RoomTestBase, Killing):
             sdk.run(self, move_commands.Drain, name, "--undo")
         self.source = self.host_of(self.server)
 
-    def moved(self) -> None:
+    def drained(self) -> None:
         """It is on the other host alone, and no move has anything."""
         self.assertEqual("ACTIVE", self._show_server(self.server)["status"])
         self.assertNotEqual(self.source, self.host_of(self.server))
         self.assertEqual({self.host_of(self.server): 1}, self.allocated(self.server))
         self.assertInventory(total=8, used=int(self.host_of(self.server) == "host1"), host="host1")
-
-    def drained(self) -> None:
-        self.moved()
         self.assertEqual({names.DRAINED}, self.marks())
 
     def run_it(self, command: type, *arguments: str) -> Any:
@@ -169,116 +153,6 @@ class RoomTest(shown.RoomTestBase, Killing):
         self.each_write(
             self.begin, lambda: self.run_it(move_commands.Drain, self.source), self.drained
         )
-
-    def test_end_of_a_drain(self) -> None:
-        def begin() -> None:
-            self.source = self.host_of(self.server)
-            self.run_it(move_commands.Drain, self.source)
-
-        def run() -> None:
-            sdk.run(self, move_commands.Drain, self.source, "--undo")
-
-        self.begin()
-        self.each_write(begin, run, lambda: self.assertEqual(set(), self.marks()))
-
-    def test_plan(self) -> None:
-        def begin() -> None:
-            self.begin()
-            if self.host_of(self.server) == "host2":
-                self.run_it(move_commands.Drain, "host2")
-                self.begin()
-
-        self.each_write(begin, lambda: self.run_it(move_commands.MakePlace, "eight"), self.moved)
-
-
-class WaitingTest(preempting.Preempting, Killing):
-    """Commands that wait for GPUs, where Nova answers before a host does"""
-
-    CAST_AS_CALL = False
-
-    def setUp(self) -> None:
-        super().setUp()
-        for module in (create, start):
-            self.useFixture(fixtures.MockPatchObject(module, "time", self.clock()))
-
-    def clock(self) -> Any:
-        def sleep(seconds: float) -> None:
-            """The second time that no GPUs were found there are some."""
-            self.looks += 1
-            if self.looks == 2:
-                for each in (self.firm, self.young):
-                    self._delete_server(each)
-            time.sleep(0.05)
-
-        self.looks = 0
-        return SimpleNamespace(sleep=sleep, monotonic=time.monotonic)
-
-    def begin(self) -> None:
-        for each in self.named():
-            self._delete_server(each)
-        if self.looks > 1:
-            self.firm, self.young = (self.boot(self.gpu_flavor(2)) for _ in range(2))
-        self.looks = 0
-
-    def named(self) -> list[Any]:
-        return [each for each in self.api.get_servers() if each["name"] == "waits"]
-
-    def statuses(self) -> set[str]:
-        return {str(each["status"]) for each in self.named()}
-
-    def settle(self) -> None:
-        self._wait_for_assert(lambda: self.assertNotIn("BUILD", self.statuses()))
-
-    def test_create(self) -> None:
-        """No server stays that found none; one that was there when the command was killed does."""
-        self.flavor("one", gpus="= 1")
-
-        def run() -> None:
-            waits = "--every", "0.1", "--for", "30"
-            what = "--flavor", "one", "--image", base.IMAGE, "waits"
-            sdk.run(self, create.CreateServer, *waits, *what, admin=False)
-
-        self.each_write(self.begin, run, lambda: self.assertEqual({"ACTIVE"}, self.statuses()))
-
-
-class StartTest(Killing):
-    """A server whose host has no GPUs is brought to one that has some."""
-
-    CAST_AS_CALL = False
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.useFixture(fixtures.MockPatchObject(rest, "POLL_S", 0.1))
-        for name in ("host1", "host2"):
-            self.start_host(name)
-        moves = {"gpus": "= 1", "gpu:on_stop": "release", "gpu:on_stop_move": "true"}
-        self.server = self.boot(self.flavor(**moves), host="host1")
-        self.all = self.gpu_flavor(8)
-        self.others: Any = None
-
-    def begin(self) -> None:
-        self.host = self.host_of(self.server)
-        self._stop_server(self.server)
-        self._wait_for_assert(lambda: self.assertEqual({}, self.allocated(self.server)))
-        if self.others:
-            self._delete_server(self.others)
-        self.others = self.boot(self.all, host=self.host)
-
-    def settle(self) -> None:
-        self._wait_for_server_parameter(self.server, {"OS-EXT-STS:task_state": None})
-
-    def check(self) -> None:
-        self.assertEqual("ACTIVE", self._show_server(self.server)["status"])
-        (there,) = {"host1", "host2"} - {self.host}
-        self.assertEqual({there: 1}, self.allocated(self.server))
-        self.assertInventory(used=1, host=there)
-        self.assertInventory(used=8, host=self.host)
-
-    def test_start(self) -> None:
-        def run() -> None:
-            sdk.run(self, start.StartServer, self.server["id"])
-
-        self.each_write(self.begin, run, self.check)
 
 
 class FlavorTest(Killing):

@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-import json
-
 from nova.tests.fixtures import libvirt as fakelibvirt
-from nova.tests.functional.api import client
 
 from tests.fixtures import flavor_reads, libvirt
 from tests.functional import kvm
@@ -47,18 +44,6 @@ class ClaimsTest(kvm.KVMServersTestBase):
         server = self.boot(self.gpu_flavor(1), image_uuid=self.image(hw_machine_type="q35"))
         self.assertGPUs(server, kvm.FIRST_SOCKET[:1])
 
-    def test_rebuild_with_an_image_without_pci_express(self) -> None:
-        """Nova shows the instance in ERROR; its guest is as it was, and has what it had."""
-        server = self.boot(self.gpu_flavor(1))
-        # A cast is a call here, so that what the scheduler raises reaches the API.
-        image = self.image(hw_machine_type="pc")
-        self.assertRaises(client.OpenStackApiException, self._rebuild_server, server, image)
-        self._wait_for_state_change(server, "ERROR")
-        self.assertEqual(list(kvm.FIRST_SOCKET[:1]), self.rendered(server))
-        self.assertEqual({"host1": 1}, self.allocated(server))
-        self._rebuild_server(server, self.image(hw_machine_type="q35"))
-        self.assertGPUs(server, kvm.FIRST_SOCKET[:1])
-
 
 class LibvirtRefusesTest(kvm.KVMServersTestBase):
     def test_another_host_is_tried_and_the_card_named(self) -> None:
@@ -89,21 +74,3 @@ class LibvirtRefusesTest(kvm.KVMServersTestBase):
         self.assertIn(
             "GPU 0000:3b:00.0 cannot be given: another domain has it: somebodys", self.log()
         )
-
-
-class BesideAliasesTest(kvm.KVMServersTestBase):
-    ADDITIONAL_FILTERS = ("GPUFilter", "PciPassthroughFilter")
-
-    def test_another_device_by_alias_in_the_same_guest(self) -> None:
-        nic = {"vendor_id": fakelibvirt.PCI_VEND_ID, "product_id": fakelibvirt.PCI_PROD_ID}
-        self.flags(device_spec=[json.dumps(nic)], group="pci")
-        self.flags(alias=[json.dumps({**nic, "name": "nic"})], group="pci")
-        self.start_host(pci_info=fakelibvirt.HostPCIDevicesInfo(num_pci=2, num_pfs=0, num_vfs=0))
-        flavor = self.flavor(**{"gpus": "= 1", "pci_passthrough:alias": "nic:1"})
-        servers = [self.boot(flavor), self.boot(flavor)]
-        for server, card in zip(servers, kvm.FIRST_SOCKET, strict=True):
-            self.assertGPUs(server, [card])
-            self.assertEqual(["0x81"], self.by_alias(server))
-        self.period()
-        self.assertInventory(total=4, used=2)
-        self.assertNotIn("Instances do not get GPU", self.log())

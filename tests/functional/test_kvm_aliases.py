@@ -12,19 +12,6 @@ CARD = kvm.ALL[0]
 
 
 class AliasesTest(aliases.AliasesTestBase):
-    def test_both_owners_are_named_and_the_service_starts(self) -> None:
-        self.device_spec(aliases.spec_of("3b"))
-        self.start_host(pci_info=aliases.devices())
-        self.assertInventory(total=3)
-        for part in (f"GPU {CARD}", "is not offered", "[pci]device_spec", "compute_driver", CARD):
-            self.assertIn(part, self.log())
-        mine, theirs = self.boot(self.gpu_flavor(3)), self.boot_by_alias()
-        self.assertGPUs(mine, kvm.ALL[1:])
-        self.assertEqual(["0x3b"], self.by_alias(theirs))
-        self.restart_host("host1")
-        self.assertEqual(["0x3b"], self.by_alias(theirs))
-        self.assertInventory(total=3, used=3)
-
     def test_moving_a_host_in_use_from_aliases(self) -> None:
         """As the documentation has it, step by step."""
         self.device_spec(aliases.ALL_A2)

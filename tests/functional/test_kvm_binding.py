@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from unittest import mock
 
-from tests.fixtures import kernel, pci
-from tests.functional import alone, base, kvm
+from tests.fixtures import pci
+from tests.functional import alone, kvm
 from tests.functional.kvm import CARD, GUESTS, HOSTS, OTHER
 
 _256_GIB = 256 << 10  # MiB
@@ -71,26 +71,6 @@ class LateBindingTest(alone.Alone, _LateBinding):
         self.restart_host("host1")
         self.assertDrivers(GUESTS, HOSTS)
 
-    def test_in_a_pid_namespace_of_its_own(self) -> None:
-        """Who has the host's card open is not seen there; one that vfio-pci has is no process's."""
-        self.leaves = {"reserved": "cannot see the host's processes", "quarantine": "nor these"}
-        kernel.contain(self.hosts["host1"])
-        self.restart_host("host1")
-        said = "ERROR [nova_gpu.virt.periodic] nova-compute runs in its own PID namespace"
-        self.assertIn(said, self.log())
-        self.assertIn("whether a process of the host has it open", self.log())
-        self.boot_refused(self.gpu_flavor(1))
-        self.assertEqual([], self.stand_in.done)
-        for function in (CARD, CARD.replace(".0", ".1")):
-            self.hosts["host1"].bind(function, "vfio-pci")
-        self.period()
-        server = self.boot(self.gpu_flavor(1))
-        self.assertGPUs(server, [CARD])
-        self._delete_server(server)
-        self.assertIn(
-            f"GPU {CARD} is in quarantine: nova-compute cannot see whether a process", self.log()
-        )
-
     def test_card_that_cannot_be_had(self) -> None:
         """Of two cards the second refuses: the first goes back too."""
         self.leaves = {"reserved": "for some minutes it is not tried again"}
@@ -119,20 +99,3 @@ class LateBindingTest(alone.Alone, _LateBinding):
         self.stand_in.refused.clear()
         self.period()
         self.assertDrivers(HOSTS, HOSTS)
-
-
-class LifecycleTest(_LateBinding):
-    def test_with_vfio_as_long_as_an_instance_has_it(self) -> None:
-        server = self.boot(self.gpu_flavor(1))
-        self._stop_server(server)
-        self.period()
-        self.assertDrivers(GUESTS, HOSTS)
-        self.restart_host("host1")
-        self.assertDrivers(GUESTS, HOSTS)
-        self._start_server(server)
-        self._reboot_server(server, hard=True)
-        self._rebuild_server(server, base.IMAGE)
-        self.assertGPUs(server, [CARD])
-        self.assertDrivers(GUESTS, HOSTS)
-        # Bound once, and never in between.
-        self.assertEqual(2, sum(each.endswith("vfio-pci") for each in self.stand_in.done))

@@ -3,15 +3,10 @@
 
 from __future__ import annotations
 
-import json
-
 from nova import objects
-from nova.tests.fixtures import libvirt as fakelibvirt
 
-from nova_gpu.conf import CONF
 from nova_gpu.stock.cmd import adopt, leave
 from nova_gpu.stock.virt import shadow
-from tests.fixtures import pci
 from tests.functional import aliases, kvm, stock
 from tests.functional.base import Server
 
@@ -65,55 +60,6 @@ class LeaveTest(Leaving):
         self.period()
         self.assertAdopted(server, had)
         self.assertGPUs(server, had)
-
-    def test_two_functions_of_a_card_by_two_aliases(self) -> None:
-        """Killed after each step, it goes back to what stock Nova has given."""
-        sound = {"vendor_id": "10de", "product_id": "10f0"}
-        functions, place = [f"0000:3b:00.{number}" for number in (0, 1)], {"bus": 0x3B, "slot": 0}
-        found = fakelibvirt.HostPCIDevicesInfo(num_pci=0, num_pfs=0, num_vfs=0)
-        for number, ids in enumerate((aliases.A2, sound)):
-            own = {"vend_id": ids["vendor_id"], "prod_id": ids["product_id"], **place}
-            found.add_device("PCI", function=number, iommu_group=1, numa_node=0, **own)
-        self.start_host("host2", "cpu-only", pci_info=found)
-        self.hosts["host2"].add_gpu(
-            functions[0], *aliases.A2.values(), driver="vfio-pci", companions=[pci.AUDIO]
-        )
-        both = aliases.ALL_A2, json.dumps(sound)
-        self.flags(alias=[*CONF.pci.alias, json.dumps({**sound, "name": "sound"})], group="pci")
-        self.device_spec(*both)
-        self.take_driver(stock.STOCK)
-        words = {"pci_passthrough:alias": "a2:1,sound:1"}
-        server = self.boot(self.flavor(**words), host="host2")
-        self.assertEqual(functions, self.rows(server))
-        before = self.guest(server, "host2").XMLDesc(0)
-
-        self.computes["host2"].stop()
-        self.device_spec()
-        self.assertEqual(0, self.adopt("host2"))
-        for count in range(1, 5):
-            self.take_driver()
-            self.period("host2")
-            self.boot_refused(self.gpu_flavor(1), host="host2")
-            self.computes["host2"].stop()
-            self.device_spec(*both)
-            for step in list(self.giving_back("host2").steps(self.look("host2").leavings))[:count]:
-                step.do()
-            self.device_spec()
-        self.device_spec(*both)
-        self.assertEqual(0, self.leave("host2"))
-        self.take_driver(stock.STOCK)
-        self.period("host2")
-        self.assertEqual(before, self.guest(server, "host2").XMLDesc(0))
-        self.assertEqual(functions, self.rows(server))
-        spec = objects.RequestSpec.get_by_instance_uuid(self.context, server["id"])
-        for kept in (self.instance(server), spec):
-            self.assertEqual(words, kept.flavor.extra_specs)
-            names = [request.alias_name for request in kept.pci_requests.requests]
-            self.assertEqual(["a2", "sound"], names)
-        self._reboot_server(server, hard=True)
-        self.assertEqual(functions, self.rows(server))
-        self.assertEqual(["0x3b"] * 2, self.by_alias(server, "host2"))
-        self.boot_refused(self.flavor(**{"pci_passthrough:alias": "sound:1"}))
 
     def test_a_free_card_that_is_not_clean(self) -> None:
         """Stock Nova would give it as its last guest has left it."""

@@ -60,14 +60,6 @@ class PairsTest(unittest.TestCase):
                 has = any(s.flavor == flavor and condition in s.conditions for s in found)
                 self.assertTrue(has, (flavor, condition))
 
-    def test_a_seed_is_an_order(self) -> None:
-        first, again, other = (
-            list(itertools.islice(plans.pairs(random.Random(seed), ["lxc"]), 20))
-            for seed in (1, 1, 2)
-        )
-        self.assertEqual(first, again)
-        self.assertNotEqual(first, other)
-
 
 class TwinTest(unittest.TestCase):
     def test_the_twin_has_no_gpus_and_no_limit(self) -> None:
@@ -91,16 +83,6 @@ class ExplorationTest(unittest.TestCase):
         following = next(batches)
         self.assertIn(f"{first[0]}/start", map(str, following))
         self.assertIsNone(next(batches, None))
-
-    def test_what_is_wrong_is_walked_on_from_first(self) -> None:
-        exploration = plans.Exploration(walks.Setup("kvm", "gpus"))
-        batches = iter(exploration)
-        (root,) = next(batches)
-        exploration.take(root, "ACTIVE", "running", set())
-        one, other, *_ = next(batches)
-        exploration.take(one, "ACTIVE", "one", set())
-        exploration.take(other, "ACTIVE", "other", {"limit"})
-        self.assertEqual(other.steps, next(batches)[0].steps[:-1])
 
 
 class ExpectedTest(unittest.TestCase):

@@ -62,23 +62,6 @@ class LifecycleTest(NotificationsTest):
         self.assertEqual("gpu.release", release.event_type)
         self.assertPayload(release, **expected)
 
-    def test_a_resize_to_another_host_and_its_confirmation(self) -> None:
-        server = self.boot(self.gpu_flavor(1))
-        self.start_host("host2")
-        self.sent()
-        self._resize_server(server, self.gpu_flavor(2))
-        (claim,) = self.sent()
-        self.assertEqual(
-            ("gpu.claim", "host2", 2),
-            (claim.event_type, claim.payload["host"], claim.payload["count"]),
-        )
-        self.confirm(server, "host1")
-        (release,) = self.sent()
-        self.assertEqual(
-            ("gpu.release", "host1", [FIRST]),
-            (release.event_type, release.payload["host"], release.payload["addresses"]),
-        )
-
 
 class QuarantineTest(alone.Alone, NotificationsTest):
     def setUp(self) -> None:

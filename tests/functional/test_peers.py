@@ -23,18 +23,6 @@ class PeersTest(kvm.KVMServersTestBase):
         if len(self.hosts) == 1:
             processors.write(host.roots.proc, processors.EPYC)
 
-    def test_words(self) -> None:
-        plain = self.boot(self.gpu_flavor(2))
-        self.assertEqual([], self.cliques(plain))
-        self._delete_server(plain)
-        for word in ("preferred", "required"):
-            server = self.boot(self.flavor(gpus="= 4", **{"gpu:peer_access": word}))
-            self.assertGPUs(server, kvm.ALL)
-            self.assertEqual(["0"] * 4, self.cliques(server))
-            self._delete_server(server)
-        server = self.boot(self.flavor(gpus="= 1", **{"gpu:peer_access": "required"}))
-        self.assertEqual([], self.cliques(server))
-
     def test_to_another_host(self) -> None:
         preferring, insisting = (
             self.boot(self.flavor(gpus="= 2", **{"gpu:peer_access": word}))

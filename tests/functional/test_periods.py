@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import fixtures
-from nova import exception as nova_exception
 from oslo_utils import importutils
 
 from tests.functional import base
@@ -63,37 +61,3 @@ class PeriodTest(base.GPUServersTestBase):
         server = self._evacuate_server(server, expected_host="host2")
         self.assertNobodyWasAStranger("finish_evacuation")
         self.assertInventory(used=2, host="host2")
-
-
-class RepeatsTest(base.GPUServersTestBase):
-    """A warning that comes each minute hides what is new."""
-
-    SAID = "nova-compute goes on with the GPUs' last known state"
-    HOSTS = ("host1",)
-
-    def warnings(self) -> list[str]:
-        """Those of this package in four periods"""
-        before = len(self.log())
-        for _ in range(4):
-            self.period()
-        lines = self.log()[before:].splitlines()
-        return [line for line in lines if re.search(r" (WARNING|ERROR) \[nova_gpu", line)]
-
-    def test_a_host_with_nothing_to_say(self) -> None:
-        self.assertEqual([], self.warnings())
-
-    def test_what_lasts_is_said_when_it_begins(self) -> None:
-        host = self.computes["host1"].driver._host
-
-        answer = host.list_guests
-
-        def refuse(*args: Any, **kwargs: Any) -> Any:
-            if kwargs != {"only_running": False}:  # Nova asks on
-                return answer(*args, **kwargs)
-            raise nova_exception.HypervisorUnavailable()
-
-        for _ in range(2):
-            with fixtures.MockPatchObject(host, "list_guests", refuse):
-                found = self.warnings()
-                self.assertEqual(1, len([each for each in found if self.SAID in each]), found)
-            self.assertEqual([], self.warnings())

@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-import datetime
 import time
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 from osc_lib import exceptions
-from oslo_utils import timeutils
 
 from osc_gpu import capacity, rest
 from osc_gpu.fleet import create, move_commands, preemption_candidates, start
@@ -92,35 +90,6 @@ class PreemptionTest(preempting.Preempting):
         self.assertEqual([], self.apply()[0])
         self.assertNotIn("two, asked for by", self.apply()[1])
         self.assertUntouched(self.one, self.young)
-
-    def test_a_stop_and_a_start_that_keep_gpus_buy_no_time(self) -> None:
-        self.admin_api.post_server_action(self.three["id"], {"lock": {}})
-        self._delete_server(self.one)
-        old = self.boot(
-            self.flavor(gpus="= 1", **preempting.DELETED | {"gpu:preemptible": "1h"}), name="old"
-        )
-        instance = self.instance(old)
-        instance.launched_at = timeutils.utcnow() - datetime.timedelta(hours=2)
-        instance.save()
-        self._stop_server(old)
-        self._start_server(old)
-        self.assertEqual(["old"], self.run_it(self.flavor("single", gpus="= 1"))[0])
-
-    def test_nobody_needs_it_any_more(self) -> None:
-        tell = preemption_candidates.notify
-
-        def told(*args: Any) -> None:
-            tell(*args)
-            self.assertIn("gpu:preempt_at", self.in_guest(self.three))
-            self.period()
-            self._delete_server(self.firm)
-
-        with mock.patch.object(preemption_candidates, "notify", told):
-            names, said = self.run_it("two", "--apply", "--notice", "600")
-        self.assertEqual([], names)
-        self.assertIn("3 GPUs on host1: told that it stays, as its GPUs are not needed now\n", said)
-        self.firm = self.boot(self.two)
-        self.assertUntouched(self.firm, self.three, self.one, self.young)
 
 
 class WaitingTest(preempting.Preempting):

@@ -5,12 +5,9 @@ from __future__ import annotations
 
 import json
 from typing import Any
-from unittest import mock
-
-from osc_lib import exceptions
 
 from osc_gpu import capacity, providers
-from osc_gpu.fleet import move_commands, moves
+from osc_gpu.fleet import move_commands
 from tests.functional import base, sdk, shown
 
 
@@ -73,25 +70,6 @@ class RoomTest(shown.RoomTestBase):
         self.assertEqual(1, self.places())
         self.assertEqual([], self.apply(move_commands.MakePlace, "eight")[0])
 
-    def test_applied_when_nothing_is_as_it_was(self) -> None:
-        """What happens between the plan and its first move"""
-        make = moves.make
-
-        def late(*args: Any) -> None:
-            self._stop_server(self.server)
-            make(*args)
-
-        with mock.patch.object(moves, "make", late):
-            said = str(self.assertRaises(moves.Stopped, self.apply, move_commands.Drain, "host1"))
-        self.assertIn(
-            f"step 1 of 1, yields ({self.server['id']}): it has changed since the plan", said
-        )
-        self.assertIn("SHUTOFF on host1. No step is made, and none after it is begun", said)
-        # It is another plan now, and has no less.
-        self.assertEqual(1, len(self.apply(move_commands.Drain, "host1")[0]))
-        self.assertEqual("SHUTOFF", self._show_server(self.server)["status"])
-        self.assertEqual({"host2": 1}, self.allocated(self.server))
-
     def listed(self) -> str:
         (found,) = [row[1] for row in self.values(providers.ListHosts) if row[0] == "host1"]
         return str(found)
@@ -126,15 +104,3 @@ class RoomTest(shown.RoomTestBase):
         self.assertIn(
             "no host with GPUs is called x", self.refusal(move_commands.Drain, "x", "--apply")
         )
-
-    def test_drained_though_somebody_stays(self) -> None:
-        firm = self.boot(self.gpu_flavor(1), host="host1", name="firm")
-        said = str(
-            self.assertRaises(exceptions.CommandError, self.apply, move_commands.Drain, "host1")
-        )
-        self.assertIn("firm stays", said)
-        self.assertEqual("it is drained", self.listed())
-        # What is there goes on.
-        self._stop_server(firm)
-        self._start_server(firm)
-        self.assertGPUs(firm, self.recorded(firm))

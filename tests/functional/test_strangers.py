@@ -33,15 +33,6 @@ class ForeignDomainTest(alone.Alone, base.GPUServersTestBase):
         self.restart_host("host1")
         self.assertNobodyGetsIt()
 
-    def test_within_a_period_and_back(self) -> None:
-        domain = self._somebody(self.connection())
-        self.period()
-        self.assertInventory(reserved=1)
-        domain.undefine()
-        self.period()
-        self.assertInventory(reserved=0)
-        self.assertGPUs(self.boot(self.gpu_flavor(8)), base.ALL)
-
     def test_before_the_period_has_seen_it(self) -> None:
         """The claim takes the card; the hold sees who has it, and another host is tried."""
         self.start_host("host2")

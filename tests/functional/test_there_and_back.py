@@ -228,18 +228,3 @@ class ThereAndBackTest(CloudOfStock):
         self.give_back()
         self.assertStocks()
         self.use(driven, paused, {ALIAS: "a2:1"}, {ALIAS: "a2:2"}, self.assertStocks)
-
-
-class ReportedThereAndBackTest(CloudOfStock):
-    """The same where Nova has the devices of its aliases in Placement."""
-
-    def setUp(self) -> None:
-        self.flags(report_in_placement=True, group="pci")
-        self.flags(pci_in_placement=True, group="filter_scheduler")
-        super().setUp()
-
-    def test_nothing_differs_and_it_is_used_afterwards(self) -> None:
-        self.go_there_and_back()
-        paused, driven = self.servers["paused"], self.servers["driven"]
-        self.perform(paused, "unpause", "ACTIVE")
-        self.use(paused, driven, {ALIAS: "a2:1"}, {ALIAS: "a2:2"}, self.assertStocks)

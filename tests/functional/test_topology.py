@@ -14,24 +14,6 @@ class TopologyTest(SchedulingTestBase):
         words = {"gpu:topology": topology, "gpu:topology_policy": policy}
         return self.flavor(gpus=f"= {gpus}", **words)
 
-    def test_numa_nodes_and_switches(self) -> None:
-        self.start_host(machine="switched-8")
-        (uuid,) = self.groups().values()
-        traits = self._get_provider_traits(uuid)
-        self.assertIn("CUSTOM_GPU_NUMA_ISLAND_4", traits)
-        self.assertIn("CUSTOM_GPU_NVLINK_ISLAND_1", traits)
-        for gpus, topology, part in (
-            (5, "numa", "gpu:topology numa, islands of >= 5; there are: 4"),
-            (2, "nvlink", "gpu:topology nvlink, islands of >= 2; there are: 1"),
-        ):
-            with self.subTest(topology=topology):
-                self.assertIn(part, self.boot_refused(self.near(gpus, topology)))
-        one = self.boot(self.near(1, "nvlink"))
-        self.assertGPUs(one, FIRST[:1])
-        # Two behind one switch, and not what is left of the pair.
-        self.assertGPUs(self.boot(self.near(2, "numa")), FIRST[2:])
-        self.assertGPUs(self.boot(self.near(4, "numa")), SECOND)
-
     def test_a_race_that_left_a_worse_set(self) -> None:
         """One GPU is free less on either socket: Placement has six, the host no four together."""
         # The worst host first, as if the scheduler had not yet heard of it.

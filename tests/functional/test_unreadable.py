@@ -56,21 +56,6 @@ class LibvirtTest(alone.Alone, _Libvirt):
         self.assertIn("no such disk", self.boot_refused(self.gpu_flavor(1)))
         self.assertEqual([["host1"]], happened)
 
-    def test_an_instance_is_deleted_all_the_same(self) -> None:
-        original = libvirt_driver.LibvirtDriver._undefine_domain
-        happened = []
-
-        def undefine(this: libvirt_driver.LibvirtDriver, *args: Any, **kwargs: Any) -> None:
-            original(this, *args, **kwargs)
-            happened.append(self._once_unreachable("get_connection"))
-
-        server = self.boot(self.gpu_flavor(8))
-        self._instead("_undefine_domain", undefine)
-        self._delete_server(server)
-        self.assertEqual([["host1"]], happened)
-        self.period()
-        self.assertGPUs(self.boot(self.gpu_flavor(8)), base.ALL)
-
 
 class AnotherHostTest(_Libvirt):
     def test_without_a_hold_another_host_is_tried(self) -> None:

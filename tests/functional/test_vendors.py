@@ -54,23 +54,6 @@ class VendorsTest(_NodesTestBase):
         self._delete_server(second)
         self.assertEqual(before, self._modes())
 
-    @needs_root
-    def test_they_are_closed_after_a_crash(self) -> None:
-        """The domain goes while no service runs, and another guest's stays."""
-        before = self._modes()
-        flavor = self.flavor(gpus="= 1", gpu_arch="s== cdna3")
-        first, second = self.boot(flavor), self.boot(flavor)
-        has = set(self.domain(second).xpath("devices/hostdev/source/char/text()"))
-        domain = self.guest(first)
-        domain.destroy()
-        domain.undefine()
-        self.restart_host("host1")
-        expected = before | dict.fromkeys(has, 0o666)
-        self.assertEqual(expected, self._modes())
-        self._delete_server(first)
-        self._delete_server(second)
-        self.assertEqual(before, self._modes())
-
     def _modes(self) -> dict[str, int]:
         dev = self.hosts["host1"].roots.dev
         found = (path for path in dev.rglob("*") if not path.is_dir())

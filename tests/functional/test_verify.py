@@ -13,20 +13,6 @@ from tests.functional import alone, verifying
 
 
 class AllocationsTest(alone.Alone, verifying.Verifying):
-    def test_nothing_to_say(self) -> None:
-        self.assertFound()
-        server = self.boot(self.gpu_flavor(2))
-        plain = self.boot(self.flavor())
-        self.assertFound()
-        self._stop_server(server)
-        self.assertFound()
-        gives = self.boot(self.flavor(**{"gpus": "= 2", "gpu:on_stop": "release"}))
-        self._stop_server(gives)
-        self.assertFound()
-        self._delete_server(server)
-        self._delete_server(plain)
-        self.assertFound()
-
     def test_allocations_that_are_gone(self) -> None:
         for flavor in (self.gpu_flavor(2), self.flavor(**{"resources:PGPU": "2"})):
             server = self.boot(flavor)
@@ -36,15 +22,6 @@ class AllocationsTest(alone.Alone, verifying.Verifying):
             self.assertRepaired()
             self.assertEqual(before, self.allocations(server))
             self.assertGPUs(server, self.recorded(server))
-
-    def test_an_allocation_of_a_server_that_is_deleted(self) -> None:
-        server = self.boot(self.gpu_flavor(2))
-        payload = self.allocation_to_write(server)
-        self._delete_server(server)
-        self.placement.put(f"/allocations/{server['id']}", payload, version="1.28")
-        self.assertFound((Kind.ALLOCATION_LEFT, server["id"]))
-        self.assertRepaired()
-        self.assertInventory()
 
 
 class HealedTest(verifying.Verifying):
@@ -62,22 +39,6 @@ class HealedTest(verifying.Verifying):
         self.assertFound((Kind.ALLOCATION_DIFFERS, server["id"]))
         self.assertRepaired()
         self.assertEqual(before, self.allocations(server))
-
-
-class GuestsTest(alone.Alone, verifying.Verifying):
-    def setUp(self) -> None:
-        super().setUp()
-        self.server = self.boot(self.gpu_flavor(1))
-        (self.card,) = self.recorded(self.server)
-        self.uuid = self.server["id"]
-
-    def test_a_domain_without_its_card(self) -> None:
-        self.leaves = {"hold": "nobody can clean the card that it names instead"}
-        domain = self.guest(self.server)
-        domain._xml = domain.XMLDesc(0).replace(self.card, "0000:ff:00.0")
-        self.assertFound((Kind.DOMAIN_DIFFERS, self.uuid))
-        self._reboot_server(self.server, hard=True)
-        self.assertFound()
 
 
 class AtStartTest(alone.Alone, verifying.Verifying):

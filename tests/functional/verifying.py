@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from nova_gpu.cmd import verify as command
 from nova_gpu.virt.verify.sources import Kind
 from tests.functional import base
@@ -28,13 +26,3 @@ class Verifying(base.GPUServersTestBase):
         self.assertEqual([None], list(verdict.repaired.values()), command.text(verdict))
         self.assertEqual(0, verdict.status)
         self.assertFound()
-
-    def allocation_to_write(self, server: base.Server) -> dict[str, Any]:
-        """Return the server's allocation as a new consumer's."""
-        payload: dict[str, Any] = self.placement.get(
-            f"/allocations/{server['id']}", version="1.28"
-        ).body
-        payload["consumer_generation"] = None
-        for allocation in payload["allocations"].values():
-            allocation.pop("generation")
-        return payload
