@@ -9,6 +9,7 @@ from unittest import mock
 
 from nova_gpu.virt import counters, driver
 from nova_gpu.virt.lifecycle import proofs
+from tests.fixtures import cdi
 from tests.functional import alone, cleaned, mig, verifying
 from tests.functional.mig import FIRST, LARGE, SECOND, SMALL, WHOLE, nodes_of, slot
 
@@ -128,3 +129,27 @@ class LayoutTest(alone.Alone, verifying.Verifying, mig.MIGServersTestBase):
         self._start_server(server)
         self.assertInstances(server, [ONE], nodes_of(0, 9))
         self.assertFound()
+
+
+class FilesTest(alone.Alone, mig.MIGServersTestBase):
+    HOSTS = ("host1",)
+
+    def describe(self, *mounts: dict[str, str]) -> None:
+        """The first small instance with *mounts*, the other one by its card alone"""
+        host = self.hosts["host1"]
+        document = cdi.nvidia(host.root / "driver", range(len(mig.CARDS)))
+        edits = {"deviceNodes": [{"path": node} for node in nodes_of(0, 9)], "mounts": mounts}
+        document["devices"].append({"name": "0:0", "containerEdits": edits})
+        cdi.save(host.roots.cdi_spec_dirs[0] / "nvidia.yaml", document)
+
+    def test_of_one_instance_that_are_gone(self) -> None:
+        gone = str(self.hosts["host1"].root / "gone")
+        self.describe({"hostPath": gone, "containerPath": "/usr/bin/gone"})
+        self.period()
+        self.assertEqual((6, 1, 0), self.vgpus())
+        self.assertIn(f"names {gone}: No such file", self.log())
+        self.assertInstances(self.boot(self.of_type(SMALL)), [TWO], nodes_of(0, 10))
+        self.describe()
+        self.period()
+        self.assertEqual((6, 0, 1), self.vgpus())
+        self.assertInstances(self.boot(self.of_type(SMALL)), [ONE], nodes_of(0, 9))

@@ -13,6 +13,7 @@ EACH = (
     exception.GuestUnfit("it has no PCI Express", "set hw_machine_type=q35"),
     exception.DeviceUnavailable(CARD, "another guest has it", "remove its domain", OTHERS),
     exception.DeviceUnavailable(CARD, "it is gone", "replace it"),
+    exception.UnknownFailure(CARD, "QEMU cannot open it", "see its log"),
     exception.NoneFree("all 2 are in use", "start it again when one is free", OTHERS),
     exception.QuotaExceeded("quota of class:PGPU is 1", "stop others", OTHERS),
     exception.OverQuota("quota of class:PGPU is 1", "stop others", OTHERS),
