@@ -85,7 +85,7 @@ def _stestr(folder: str, inputs: int = 0) -> str:
 # they find, by test and by module. The long tier has them, each night.
 _COSTLY = (
     r"test_(adopt|adopt_vgpus|leave|takeover_crashes|there_and_back|killed|concurrency)[.]"
-    r"|test_(lost_writes|preemption|operations_moves|cross_cell|recoveries)[.]"
+    r"|test_(lost_writes|preemption|operations_moves|cross_cell|recoveries|live_recoveries)[.]"
     r"|test_(vgpu_operations|install|room)[.]|test_live_migration[.](Typed|Plain)Test"
 )
 

@@ -159,6 +159,7 @@ class RecoveriesTest(Hosts, kvm.KVMServersTestBase):
         self.assertIn(before[0], self.recorded(self.boot(self.of(self.TOTAL), host="host1")))
         self.hard_reboot()
         self.assertEqual(1, len(self.recorded(self.server)))
+        self.periods(2)  # a claim gets what the failed move had from then on
 
     def test_where_the_destination_has_none_free(self) -> None:
         """Nothing is counted for the instance, and its user reads what to do."""

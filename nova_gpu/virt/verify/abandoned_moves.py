@@ -5,8 +5,8 @@
 it only clears the task or starts the guest again at the source (``ComputeManager._init_instance``).
 Placement goes on counting the old GPUs for the migration and the new ones for the instance, and the
 destination keeps the new ones for the instance. After an interrupted live migration nova-compute
-also clears the task only, after it had libvirt cancel the migration. If a resize on the same host
-fails, the resource tracker keeps the new GPUs until the instance's next move.
+also clears the task only, after it had libvirt cancel the migration. If a resize fails, the
+destination's resource tracker keeps the new GPUs until the instance's next move.
 
 :func:`release_orphans`: while an instance moves, the migration holds its old allocation. Nova
 leaves that allocation if nova-compute dies during a move and the instance is then deleted, or if it
@@ -45,7 +45,9 @@ _TASKS_BEFORE = (task_states.RESIZE_PREP, task_states.RESIZE_MIGRATING)
 
 
 class AbandonedMoves:
-    """Resizes and migrations from this host that are recorded as in progress, but were abandoned.
+    """Resizes and migrations that are recorded as in progress or failed, but were abandoned.
+
+    Those from this host, and failed resizes to it whose instance stays here.
 
     A move is ended only if two periods in a row find it so: a move in progress may be between two
     tasks.
@@ -100,8 +102,10 @@ class AbandonedMoves:
         """Return the instance of *migration* if the migration is abandoned, else ``None``."""
         is_live = migration.migration_type == "live-migration"
         statuses = _AS_IT_RUNS if is_live else _BEFORE_THE_MOVE
+        has_failed = migration.status == "error" and not is_live
+        ends = (migration.source_compute, migration.dest_compute if has_failed else None)
         if (
-            migration.source_compute != self._host
+            self._host not in ends
             or migration.status not in statuses
             or not (is_live or migration.migration_type in ("resize", "migration"))
             or (is_live and not had_by(migration.instance_uuid))
@@ -113,9 +117,9 @@ class AbandonedMoves:
         moving = instance.migration_context
         if is_live and (moving is None or moving.migration_id != migration.id):
             return None
-        has_failed = migration.status == "error" and not is_live
         settled = instance.vm_state in _SETTLED and instance.task_state is None
-        if has_failed and instance.vm_state == vm_states.ERROR:
+        is_from_here = migration.source_compute == self._host
+        if has_failed and is_from_here and instance.vm_state == vm_states.ERROR:
             settled = instance.task_state in (None, *_TASKS_BEFORE)
         return instance if instance.host == self._host and settled else None
 
@@ -131,12 +135,27 @@ def _is_over(
         migration.status == "error"
         and migration.migration_type != "live-migration"
         and not _is_claimed(migration, instance)
-        and not reportclient.get_allocations_for_consumer(context, migration.uuid)
+        and not _held(context, reportclient, migration, instance)
     )
 
 
+def _held(
+    context: nova_context.RequestContext,
+    reportclient: Any,
+    migration: objects.Migration,
+    instance: objects.Instance,
+) -> Any:
+    """Return what Placement counts for *migration* at the host of *instance*, the move's source.
+
+    What it counts for a source that the instance has left is :func:`ended`'s.
+    """
+    if migration.source_compute != instance.host:
+        return None
+    return reportclient.get_allocations_for_consumer(context, migration.uuid)
+
+
 def _is_claimed(migration: objects.Migration, instance: objects.Instance) -> bool:
-    """Return whether Nova still counts the claim of a failed resize on the instance's own host.
+    """Return whether Nova still counts the claim of a failed resize to the instance's host.
 
     ``ResourceTracker._update_available_resource`` counts the claimed devices as the instance's
     while its migration context exists.
@@ -166,7 +185,7 @@ def _end(
         migration.status,
         instance=instance,
     )
-    if reportclient.get_allocations_for_consumer(context, migration.uuid):
+    if _held(context, reportclient, migration, instance):
         reportclient.move_allocations(context, migration.uuid, instance.uuid)
     moving = instance.migration_context
     if moving is not None and moving.migration_id == migration.id:
