@@ -28,7 +28,8 @@ class Bills:
     """The open bill of each instance: a device is claimed once, and released once.
 
     Nova does not tell the driver of each end: not of some failed starts, moves and recoveries, nor
-    of one while the service was down. So a bill also ends when nobody counts the device for it.
+    of one while the service was down. So a bill also ends when neither the database nor a domain
+    has the device for the instance.
     """
 
     def __init__(self) -> None:

@@ -171,7 +171,7 @@ class ClaimantTest(NeighboursTestCase):
         instance.new_flavor = objects.Flavor(extra_specs={"gpus": "1", "gpu:near": "nvme"})
         found = self.neighbours.claimant()
         self.assertIs(Near.NVME, found and found.arrangement.near)
-        # Where it is is read once between two looks.
+        # Its node is read once between two looks.
         (self.host.path(f"{FIRST[:-1]}1") / "numa_node").write_text("1\n")
         self.assertEqual([nic], self.where())
         self.neighbours.look_again()
