@@ -195,7 +195,7 @@ class Checks(upgradecheck.UpgradeCommands):
             return _Result(_Code.SUCCESS)
         try:
             roots = Roots.of(CONF.gpu)
-            ports = acs.ports(card_facts.find(), roots)
+            ports = acs.ports((card.address for card in card_facts.find()), roots)
         except exception.GPUError as error:
             return _warning(f"Cannot tell whether ports separate this host's cards: {error}")
         faults = {**dict.fromkeys(ports, "can be read by root only"), **acs.read(ports, roots)}

@@ -82,12 +82,15 @@ class Blame:
 
     ``cause`` is the same for all failures alike. ``name`` is the device of the guest that the error
     names, ``None`` if it names none or any other device would fail, too. ``is_its_own``: whether
-    that device may be at fault itself.
+    that device may be at fault itself. ``is_of_host``: whether only the host can be at fault.
+    ``is_known``: whether the message has a known cause; otherwise the request may be at fault.
     """
 
     cause: str
     name: str | None
     is_its_own: bool
+    is_of_host: bool = False
+    is_known: bool = True
 
 
 # Any other message of QEMU about a VFIO device: about containers, groups or iommufd.
@@ -478,7 +481,8 @@ def blame(error: Exception, device_by_name: Mapping[str, str]) -> Blame | None:
     if named and about is None:
         return None
     name = None if cause.of is _Of.HOST else about
-    return Blame(cause.reason, name, cause.of is _Of.DEVICE and name is not None)
+    is_its_own, is_of_host = cause.of is _Of.DEVICE and name is not None, cause.of is _Of.HOST
+    return Blame(cause.reason, name, is_its_own, is_of_host, cause is not _UNKNOWN)
 
 
 def _cause(

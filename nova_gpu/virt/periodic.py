@@ -138,8 +138,8 @@ class Periods:
             if self.usage_reader.read_records():
                 if starting and self.vgpus.divide():
                     say = self.cards.look()
-                if starting and self.vgpus:
-                    knows = self._knows_providers()
+                if starting:
+                    knows = bool(self.vgpus) and self._knows_providers()
                     # Again, because the divided cards and the owners of whole cards are known now.
                     say = self.cards.look()
                     if knows:

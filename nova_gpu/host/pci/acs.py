@@ -16,7 +16,7 @@ import re
 import struct
 from collections.abc import Iterable
 
-from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.model import PciAddress
 from nova_gpu.host.pci import config_space, sysfs
 from nova_gpu.host.roots import Roots
 
@@ -49,7 +49,7 @@ _UNSAFE_INTERRUPTS = (
 )
 
 
-def ports(cards: Iterable[GPU], roots: Roots) -> dict[str, frozenset[PciAddress]]:
+def ports(cards: Iterable[PciAddress], roots: Roots) -> dict[str, frozenset[PciAddress]]:
     """Return the ports on which the separation of *cards* depends, and the cards, by address.
 
     These are the downstream ports of a switch with cards below several of them, and the root ports
@@ -58,11 +58,11 @@ def ports(cards: Iterable[GPU], roots: Roots) -> dict[str, frozenset[PciAddress]
     """
     below: dict[str, dict[str, set[PciAddress]]] = {}
     for card in cards:
-        _, bridges = sysfs.path(sysfs.device(card.address, roots))
+        _, bridges = sysfs.path(sysfs.device(card, roots))
         # A root port, then for each switch its upstream port and one of its downstream ports
         around = [bridges[0].rpartition(".")[0], *bridges] if bridges else []
         for outer, port in list(itertools.pairwise(around))[::2]:
-            below.setdefault(outer, {}).setdefault(port, set()).add(card.address)
+            below.setdefault(outer, {}).setdefault(port, set()).add(card)
     return {
         port: frozenset[PciAddress]().union(*siblings.values())
         for siblings in below.values()

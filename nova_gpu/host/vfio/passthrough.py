@@ -194,20 +194,21 @@ def _strangers(gpu: model.GPU, roots: Roots) -> str | None:
 
 
 def _group_peers(gpu: model.GPU, roots: Roots) -> str | None:
-    """Return that drivers of the host have other cards of its IOMMU group, and the remedy.
+    """Return that drivers of the host have cards of its IOMMU group, and the remedy.
 
     VFIO gives a group to a guest if each of its devices has a driver of VFIO or none
-    (Documentation/driver-api/vfio.rst).
+    (Documentation/driver-api/vfio.rst). The card itself is no exception: it would go back to its
+    driver after a guest, while another guest has the group.
     """
     names = [
-        _described(str(peer), roots)
-        for peer in gpu.group_peers
-        if iommu.driver(peer, roots) is not None and not iommu.is_with_vfio(peer, roots)
+        _described(str(function), roots)
+        for function in (*gpu.functions, *gpu.group_peers)
+        if iommu.driver(function, roots) is not None and not iommu.is_with_vfio(function, roots)
     ]
-    if not names:
+    if not gpu.group_peers or not names:
         return None
     return (
-        f"its IOMMU group {gpu.iommu_group} has other cards that are not bound to vfio-pci: "
+        f"its IOMMU group {gpu.iommu_group} has several cards, and not all are bound to vfio-pci: "
         f"{', '.join(names)}; bind all of them at boot with nova-gpu host prepare"
     )
 

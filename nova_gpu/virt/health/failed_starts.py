@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from oslo_log import log as logging
 
-from nova_gpu.core import exception
+from nova_gpu.core import exception, printable
 from nova_gpu.core.availability import Reasons, Source, Unavailable
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import PciAddress
@@ -77,6 +77,7 @@ class _Failures:
 
     ``first`` and ``last`` are the times of the first and the last one with this ``cause``.
     ``is_own``: whether another device of the kind has started since, so that this one is at fault.
+    ``project_id``: the project whose requests may be at fault instead, if any.
     """
 
     cause: str
@@ -84,11 +85,13 @@ class _Failures:
     first: float
     last: float
     is_own: bool = False
+    project_id: str | None = None
 
     def is_alike(self, other: _Failures) -> bool:
         apart = max(self.first, other.first) - min(self.last, other.last)
-        are_own = self.is_own or other.is_own
-        return self.cause == other.cause and apart <= TOGETHER_S and not are_own
+        if self.is_own or other.is_own or apart > TOGETHER_S or self.cause != other.cause:
+            return False
+        return self.project_id is None or self.project_id != other.project_id
 
 
 # By function: the inode number of its folder in sysfs, and the number of failed starts. Until the
@@ -101,7 +104,8 @@ class FailedStarts:
     """The starts of guests that failed, by device, and what follows for new instances.
 
     Two devices of one kind that fail alike close the host for that kind: new instances get none of
-    it, but for one start in ``TOGETHER_S``. A start that succeeds opens the host.
+    it, but for one start in ``TOGETHER_S``. A start that succeeds opens the host. If the cause is
+    unknown, failures of one project do not close it: what that project asks for may be at fault.
 
     A device with ``MOST`` failures in a row is not given for ``TOGETHER_S``, so that another one is
     tried. If that starts, the first one is at fault: a virtual function is not given until it is
@@ -121,7 +125,8 @@ class FailedStarts:
         self._lock = threading.Lock()
         self._counts: _Counts = {}
         self._failures: dict[Kind | None, dict[str, _Failures]] = {}
-        self._let_through: dict[Kind | None, float] = {}
+        # When the host was closed for a kind, or last let a start of it through
+        self._tried: dict[Kind | None, float] = {}
         self._is_read = False
         self._set({})
         if unavailable := self.unavailable():
@@ -139,6 +144,7 @@ class FailedStarts:
         error: Exception,
         *,
         is_its_own: bool = False,
+        project_id: str | None = None,
     ) -> None:
         """Note that a guest failed to start with a device; log what new instances do not get now.
 
@@ -147,37 +153,47 @@ class FailedStarts:
             made for the guest, the uuid of the instance
         :param cause: a text that is the same for all failures alike
         :param is_its_own: whether it is a virtual function that may be at fault itself
+        :param project_id: the project whose request may be at fault, ``None`` if it cannot be
         """
         with self._lock:
             now, was_closed = time.monotonic(), self._is_closed(kind)
             failures = self._failures.setdefault(kind, {})
+            if not was_closed:
+                for other in [n for n, f in failures.items() if _is_old(f) and f.times < MOST]:
+                    del failures[other]
             name = str(device)
             before = failures.get(name)
             if before is None or before.cause != cause:
                 before = _Failures(cause, before.times if before else 0, now, now)
-            failures[name] = dataclasses.replace(before, times=before.times + 1, last=now)
+            elif _is_old(before) and not was_closed:
+                before = dataclasses.replace(before, first=now)
+            failures[name] = dataclasses.replace(
+                before, times=before.times + 1, last=now, project_id=project_id
+            )
+            text = printable.printable(str(error), printable.MOST_OF_A_LINE)
             if self._is_closed(kind):
                 counts = self._counts.items()
                 self._set({item: count for item, count in counts if str(item) not in failures})
                 if not was_closed:
+                    self._tried[kind] = now
                     LOG.error(
                         "New instances do not get %s of this host: guests failed to start with "
                         "different ones within %d minutes, the last one with: %s. One start is "
                         "tried in each %d minutes, until one succeeds.",
-                        *(_NOUNS[kind], TOGETHER_S / 60, error, TOGETHER_S / 60),
+                        *(_NOUNS[kind], TOGETHER_S / 60, text, TOGETHER_S / 60),
                     )
             elif isinstance(device, str):
                 return
             elif is_its_own:
-                self._count(device, error)
+                self._count(device, text)
             elif failures[name].times == MOST:
                 LOG.error(
                     "%d starts in a row failed with %s, the last one with: %s. New instances do "
                     "not get it for %d minutes.",
-                    *(MOST, device, error, TOGETHER_S / 60),
+                    *(MOST, device, text, TOGETHER_S / 60),
                 )
 
-    def _count(self, function: PciAddress, error: Exception) -> None:
+    def _count(self, function: PciAddress, error: str) -> None:
         if (folder := self._folder(function)) is None:
             return
         before, times = self._counts.get(function, (folder, 0))
@@ -193,13 +209,13 @@ class FailedStarts:
         self._set({**self._counts, function: count})
 
     def begins(self, kind: Kind | None) -> bool:
-        """Note that a guest begins to start with a device; return whether the host is closed.
+        """Note that a new guest begins to start with a device; return whether the host is closed.
 
         A closed host gets no other start for ``TOGETHER_S``.
         """
         with self._lock:
             if is_closed := self._is_closed(kind):
-                self._let_through[kind] = time.monotonic()
+                self._tried[kind] = time.monotonic()
             return is_closed
 
     def started(self, kind: Kind | None, devices: Iterable[PciAddress] = ()) -> None:
@@ -210,7 +226,6 @@ class FailedStarts:
             if self._is_closed(kind):
                 LOG.info("New instances get %s of this host again: a guest started", _NOUNS[kind])
                 self._failures.pop(kind)
-                self._let_through.pop(kind, None)
             own = self._failures.get(kind, {}).items()
             self._failures[kind] = {
                 name: dataclasses.replace(item, is_own=True)
@@ -238,26 +253,20 @@ class FailedStarts:
     ) -> dict[PciAddress, Reasons]:
         """Return the cards or functions among *devices* with which guests fail, and the reasons.
 
-        On a host that is closed for the kind these are all. While one start is due, one is left
-        out: another one for each ``TOGETHER_S`` in which none starts, those that did not fail
-        first.
+        On a host that is closed for the kind these are all, and none while a start is due.
 
         :param devices: the ones of the kind that a new instance could get otherwise
         """
         with self._lock:
+            if self._is_closed(kind):
+                is_due = time.monotonic() - self._tried[kind] >= TOGETHER_S
+                return {} if is_due else dict.fromkeys(devices, (_CLOSED,))
             failures = self._failures.get(kind, {})
-            if not self._is_closed(kind):
-                return {
-                    dev: (_FAILING,)
-                    for dev in devices
-                    if (item := failures.get(str(dev))) and item.times >= MOST and not _is_old(item)
-                }
-            times = {dev: failures[str(dev)].last for dev in devices if str(dev) in failures}
-            last = max(item.last for item in failures.values())
-            since = time.monotonic() - max(last, self._let_through.get(kind, last))
-            turn, order = since // TOGETHER_S, sorted(devices, key=lambda d: (times.get(d, 0.0), d))
-            due = order[(int(turn) - 1) % len(order)] if turn and order else None
-            return {dev: (_CLOSED,) for dev in devices if dev != due}
+            return {
+                dev: (_FAILING,)
+                for dev in devices
+                if (item := failures.get(str(dev))) and item.times >= MOST and not _is_old(item)
+            }
 
     def _is_closed(self, kind: Kind | None) -> bool:
         pairs = itertools.combinations(self._failures.get(kind, {}).values(), 2)

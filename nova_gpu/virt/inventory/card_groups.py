@@ -11,7 +11,6 @@ from nova_gpu.core.availability import Reasons, Scope, Source, Unavailable
 from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup, GroupKey, PciAddress, Product
 from nova_gpu.core.scheduling import stats
 from nova_gpu.core.topology import topology
-from nova_gpu.host import products
 
 GONE = Unavailable("it is no longer on the PCI bus", "", Source.BUS, Scope.ALL)
 REPLACED = Unavailable("another product is at its address now", "", Source.BUS, Scope.ALL)
@@ -156,9 +155,10 @@ def _with(group: GPUGroup | None, key: GroupKey, gpu: GPU, reasons: Reasons) -> 
 def _name(product: Product, gpus: Iterable[GPU]) -> str | None:
     """Return the name of a group: all names of its cards, if boards of several are one product.
 
-    The built-in name of the product counts only if no card has another one, as only dead cards have
-    it where NVML names the others.
+    Where NVML names the cards, those that it does not know are dead, and do not count: they have
+    the name of the built-in table.
     """
-    names = {gpu.product.name for gpu in gpus if gpu.product.name}
-    built_in = products.table().get(product.key, product).name
-    return " / ".join(sorted(names - {built_in} or names)) or product.name
+    named = [gpu for gpu in gpus if gpu.product.name]
+    known = [gpu for gpu in named if gpu.uuid] or named
+    names = {gpu.product.name for gpu in known if gpu.product.name}
+    return " / ".join(sorted(names)) or product.name

@@ -90,6 +90,7 @@ class Discovery:
         self.ways = ways.Ways(self.roots, self.kept, ledger, libvirt_version, qemu_version)
         self.delivery = self.ways.whole
         self.libvirt_version = libvirt_version
+        self._ledger = ledger
         self.joined_cards = JoinedCards(self.ways.sets, self.roots, serves=ledger is not None)
         self._open_cards = OpenCards(self.roots)
         self._nvml_facts: Mapping[PciAddress, nvml.NvmlFacts] = {}
@@ -117,7 +118,9 @@ class Discovery:
         self.ways.sets.look(gpus)
         self.ways.look_again()
         if not self.delivery.shares_driver:
-            self.joined_cards.look(gpus)
+            usage = self._ledger.now if self._ledger else None
+            had = usage.counted() | usage.used | usage.taken() if usage else ()
+            self.joined_cards.look(gpus, device.cards(had))
         return gpus
 
     def _discover(self) -> tuple[GPU, ...]:

@@ -75,15 +75,18 @@ class JoinedCards:
         self._joined: Mapping[PciAddress, _Joint] = {}
         self._told: frozenset[str] = frozenset()
 
-    def look(self, cards: Collection[GPU]) -> None:
-        """Read what joins *cards* now, and log what has changed."""
+    def look(self, cards: Collection[GPU], had: Collection[PciAddress] = ()) -> None:
+        """Read what joins *cards* now, and log what has changed.
+
+        :param had: all cards that guests have, of which the options may select some no longer
+        """
         self._look_at_links(cards)
         groups: dict[int, set[PciAddress]] = collections.defaultdict(set)
         for gpu in cards:
             if gpu.iommu_group is not None:
                 groups[gpu.iommu_group].add(gpu.address)
         self._groups = {key: frozenset(group) for key, group in groups.items() if len(group) > 1}
-        self._ports = acs.ports(cards, self._roots)
+        self._ports = acs.ports({*had, *(gpu.address for gpu in cards)}, self._roots)
         self._read_ports()
         joints = [*self._groups.values()]
         if not CONF.gpu.split_link_groups:
@@ -92,7 +95,7 @@ class JoinedCards:
             joints += self._unseparated()
         self._joined = _merged(joints)
         if self._serves:
-            self._tell()
+            self._tell(cards)
 
     def _look_at_links(self, cards: Collection[GPU]) -> None:
         linked = [
@@ -156,7 +159,7 @@ class JoinedCards:
             for cards, faults in ports.items()
         }
 
-    def _tell(self) -> None:
+    def _tell(self, gpus: Collection[GPU]) -> None:
         texts = {
             f"GPUs {_listed(cards)} are in IOMMU group {group}: one guest at a time gets them"
             for group, cards in self._groups.items()
@@ -167,7 +170,7 @@ class JoinedCards:
                 _ALLOWED if allowed else f"one guest at a time gets them. To change that, {_REMEDY}"
             )
             texts.add(f"The IOMMU does not separate GPUs {_listed(cards)} ({why}); {what}")
-        if parameter := acs.unsafe_interrupts(self._roots):
+        if gpus and (parameter := acs.unsafe_interrupts(self._roots)):
             texts.add(UNSAFE_INTERRUPTS.format(parameter))
         for text in sorted(texts - self._told):
             LOG.warning("%s", text)

@@ -169,7 +169,7 @@ class Starts:
             stack.enter_context(self._billed(start, before))
             stack.enter_context(_in_novas_words(start))
             stack.enter_context(libvirt_errors.translated(start.instance.uuid, start.grants))
-            stack.enter_context(self.vgpus.start(start.instance.uuid, start.grants))
+            stack.enter_context(self.vgpus.start(start.instance, start.grants, is_new=start.is_new))
             yield start
 
     @contextlib.contextmanager

@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent import futures
 
 import futurist
+from nova import objects
 from oslo_log import log as logging
 
 from nova_gpu.core import availability, boundary, device, exception
@@ -184,19 +185,24 @@ class VGPUs:
                 self.cards.read_again(slot)
 
     @contextlib.contextmanager
-    def start(self, instance_uuid: str, grants: Collection[Grant]) -> Iterator[None]:
+    def start(
+        self, instance: objects.Instance, grants: Collection[Grant], *, is_new: bool
+    ) -> Iterator[None]:
         """Wrap the start of a guest with *grants*; note its failure against what is at fault.
 
         That is the device which the error names, else the host. Failures of guests with several
-        virtual functions that get a type do not count, because they may just have too many.
+        parts of cards count only if the host is at fault, because the guest may just have too many.
+
+        :param is_new: whether the guest gets the devices newly, so that a host that is closed after
+            failures tries itself with this start
         """
         kinds = {self._kind(grant) for grant in grants}
-        if any([self._failed.begins(kind) for kind in kinds]):
+        if is_new and any([self._failed.begins(kind) for kind in kinds]):
             self._reserve_failed()
         try:
             yield
         except Exception as error:  # a start ends with any error of Nova's
-            self._blame(instance_uuid, grants, error)
+            self._blame(instance, grants, error)
             raise
         for kind in kinds:
             own = [grant for grant in grants if self._kind(grant) is kind]
@@ -204,20 +210,27 @@ class VGPUs:
         if kinds:
             self._reserve_failed()
 
-    def _blame(self, instance_uuid: str, grants: Collection[Grant], error: Exception) -> None:
-        names = [(grant, libvirt_errors.names(instance_uuid, [grant])) for grant in grants]
-        blame = libvirt_errors.blame(error, libvirt_errors.names(instance_uuid, grants))
+    def _blame(
+        self, instance: objects.Instance, grants: Collection[Grant], error: Exception
+    ) -> None:
+        names = [(grant, libvirt_errors.names(instance.uuid, [grant])) for grant in grants]
+        blame = libvirt_errors.blame(error, libvirt_errors.names(instance.uuid, grants))
         if blame is None:
             return
         named = (grant for grant, own in names if blame.name in own)
         grant = next(named, next(iter(grants)))
-        wedges = not isinstance(grant, GPU) and self.way(grant).may_wedge
-        if wedges and len(grants) > 1:
+        if len(grants) > 1 and not isinstance(grant, GPU) and not blame.is_of_host:
             return
         is_of_start = blame.name is None or self._kind(grant) is Kind.MEDIATED
-        name = instance_uuid if is_of_start else _address(grant)
-        is_its_own = wedges and blame.is_its_own
-        self._failed.failed(self._kind(grant), name, blame.cause, error, is_its_own=is_its_own)
+        is_its_own = blame.is_its_own and not isinstance(grant, GPU) and self.way(grant).may_wedge
+        self._failed.failed(
+            self._kind(grant),
+            instance.uuid if is_of_start else _address(grant),
+            blame.cause,
+            error,
+            is_its_own=is_its_own,
+            project_id=None if blame.is_known else instance.project_id,
+        )
         self._reserve_failed()
 
     def _kind(self, grant: Grant) -> Kind | None:

@@ -34,6 +34,9 @@ class Bills:
 
     def __init__(self) -> None:
         self._open: dict[str, Bill] = {}
+        # Devices that instances had at the service's start and whose products are unknown, as of a
+        # card that is gone
+        self._unknown: set[tuple[str, Device]] = set()
         self._lock = threading.Lock()  # for starts and deletions in parallel
         self._is_complete = False  # whether what instances had at the service's start is known
 
@@ -53,7 +56,11 @@ class Bills:
                 self._open[owner.instance_uuid] = Bill(owner, left)
             else:
                 self._open.pop(owner.instance_uuid, None)
-            was_had = had if self._is_complete else products
+            unknown = self._unknown & {(owner.instance_uuid, dev) for dev in products}
+            self._unknown -= unknown
+            was_had = had.keys() | {dev for _, dev in unknown}
+            if not self._is_complete:
+                return products
             return {dev: product for dev, product in products.items() if dev in was_had}
 
     def begin(self, now: Snapshot, products: Callable[[frozenset[Device]], Products]) -> None:
@@ -64,8 +71,11 @@ class Bills:
         if self._is_complete or now.records is None:
             return
         for uuid in now.instances() | now.domains.keys():
-            if had := products(_held(now, uuid)):
+            held = _held(now, uuid)
+            had = products(held)
+            if had:
                 self.claim(Owner(uuid, now.records.projects.get(uuid)), had)
+            self._unknown.update((uuid, dev) for dev in held.difference(had))
         self._is_complete = True
 
     def lost(self, ledger: Callable[[], Snapshot]) -> Iterator[Bill]:

@@ -427,7 +427,7 @@ class DefiningTest(unittest.TestCase):
 class BlameTest(unittest.TestCase):
     NAMES: ClassVar[dict[str, str]] = dict.fromkeys(("0000:3b:00.4", "0000:3b:00.5"), "a function")
     TEXT = "vfio 0000:3b:00.4: error getting device from group 60: Input/output error"
-    OWN = libvirt_errors.Blame("the host's vfio refuses it", "0000:3b:00.4", True)
+    OWN = libvirt_errors.Blame("the host's vfio refuses it", "0000:3b:00.4", True, is_known=False)
 
     def blame(self, text: str, *, is_defined: bool = True) -> libvirt_errors.Blame | None:
         error = libvirt.libvirtError(text)

@@ -261,6 +261,16 @@ class ReachedTest(BulletinTest):
                 self.assertEqual(expected, tuple(a for e in self.events for a in e.addresses))
             self.events.clear()
 
+    def test_what_was_gone_when_the_service_started(self) -> None:
+        """Its product is unknown then, and its release is said once all the same."""
+        after_start = reporter.Reporter()
+        known = records.Records({UUID: frozenset({("group", A), ("group", B)})})
+        usage = mock.Mock(return_value=ledger.Snapshot(records=known))
+        after_start.settle_bills(usage, lambda devices: {FIRST: FERMI})
+        for _ in range(2):
+            after_start.released(OWNER, {FIRST: FERMI, SECOND: FERMI})
+        self.assertEqual([(A, B)], [event.addresses for event in self.events])
+
     def test_stopped(self) -> None:
         reached = {"one": frozenset({FIRST}), "two": frozenset({SECOND})}
         self.reporter.report_stopped({"one": None, "two": "it is busy"}, reached)

@@ -102,6 +102,14 @@ class UnseparatedTest(_ThreeCardsTestCase):
                 pass
         self.assertEqual((3, 0), self.inventory())
 
+    def test_a_guest_has_one_that_is_no_longer_selected(self) -> None:
+        self.host.set_acs(PORTS[0], 0)
+        self.begin()
+        self.spawn(ONE)
+        self.compute.config(group="gpu", addresses=[OTHER, APART])
+        self.compute.restart()
+        self.assertEqual({APART}, set(map(str, self.compute.gpus.assigned.whole.free())))
+
     def test_option(self) -> None:
         self.host.set_acs(PORTS[0], 0)
         self.begin(allow_ports_without_acs=True)
@@ -185,7 +193,7 @@ class OneGroupTest(_ThreeCardsTestCase):
         self.host.bind("0000:27:00.0", "nouveau")
         self.begin()
         self.assertIn(
-            "its IOMMU group 70 has other cards that are not bound to vfio-pci: 0000:27:00.0 "
+            "its IOMMU group 70 has several cards, and not all are bound to vfio-pci: 0000:27:00.0 "
             "(nouveau); bind all of them at boot with nova-gpu host prepare",
             self.log.output,
         )

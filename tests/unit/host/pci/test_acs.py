@@ -21,7 +21,7 @@ class SwitchTest(HostTestCase):
         return acs.read(self.ports(), self.host.roots)
 
     def ports(self) -> dict[str, frozenset[object]]:
-        return dict(acs.ports(self.host.gpus(), self.host.roots))
+        return dict(acs.ports([gpu.address for gpu in self.host.gpus()], self.host.roots))
 
     def test_ports(self) -> None:
         """Root ports have one card's switch each, and upstream ports control nothing."""
@@ -64,7 +64,7 @@ class RootPortTest(HostTestCase):
             self.host.add_gpu(card, "10de", "1e04", parent=port)
 
     def fault(self) -> str | None:
-        ports = acs.ports(self.host.gpus(), self.host.roots)
+        ports = acs.ports([gpu.address for gpu in self.host.gpus()], self.host.roots)
         return acs.read(ports, self.host.roots)["0000:00:01.1"]
 
     def test_control_cleared(self) -> None:
@@ -96,7 +96,7 @@ class RootPortTest(HostTestCase):
 
     def test_root_ports_of_other_slots(self) -> None:
         host = hosts.build("fermi-8", self.root / "other")
-        self.assertEqual({}, acs.ports(host.gpus(), host.roots))
+        self.assertEqual({}, acs.ports([gpu.address for gpu in host.gpus()], host.roots))
 
 
 class UnsafeInterruptsTest(HostTestCase):

@@ -43,9 +43,13 @@ class NameTest(unittest.TestCase):
 
     A2 = GroupKey("10de", "25b6", DeliveryMode.LXC)
 
-    def name(self, *names: str | None) -> str | None:
+    def name(self, *names: str | None, known: str = "") -> str | None:
         gpus = [
-            cards.placed(address, product=Product("10de", "25b6", name))
+            cards.placed(
+                address,
+                product=Product("10de", "25b6", name),
+                uuid=f"GPU-{address}" if name == known else None,
+            )
             for address, name in zip((A, B), names, strict=True)
         ]
         return look(gpus, {})[self.A2].product.name
@@ -55,7 +59,8 @@ class NameTest(unittest.TestCase):
         self.assertEqual("A16 / A2", self.name("A2", "A16"))
         self.assertEqual("A16 / A2", self.name("A16", "A2"))
         self.assertEqual("A2", self.name("A2", None))
-        self.assertEqual("A2", self.name("A2 / A16", "A2"), "the other one is dead")
+        self.assertEqual("A2", self.name("A2 / A16", "A2", known="A2"), "the other one is dead")
+        self.assertEqual("A2 / A2 / A16", self.name("A2 / A16", "A2"), "only one is told apart")
         self.assertEqual("A2 / A16", self.name("A2 / A16", "A2 / A16"))
 
 

@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Collection
 
 import fixtures
 import libvirt
+from nova import objects
 from oslotest import base
 
 from nova_gpu.core import device, exception
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.virt.delivery.delivery import Grant
 from nova_gpu.virt.health import failed_starts
 from nova_gpu.virt.lifecycle import vgpus
 from tests.fixtures import vgpu
@@ -99,6 +103,13 @@ class FailedStartsTest(VGPUsTestCase):
             self.host.bind(function, "nvidia")
             self.host.register_with_vfio(function)
 
+    def start(
+        self, uuid: str, grants: Collection[Grant]
+    ) -> contextlib.AbstractContextManager[None]:
+        """Begin the start of a guest, each of which is of a project of its own."""
+        instance = objects.Instance(uuid=uuid, project_id=uuid)
+        return self.vgpus.start(instance, grants, is_new=True)
+
     def offered(self) -> set[str]:
         card = self.vgpus.cards.look.cards[PciAddress.parse(PROFILED)]
         return {str(slot.parent) for slot in card.free_slots("nvidia-1155", (), ())}
@@ -109,7 +120,7 @@ class FailedStartsTest(VGPUsTestCase):
         text: str = "vfio {}: error getting device from group 6",
         uuid: str = MINE,
     ) -> None:
-        with self.assertRaises(libvirt.libvirtError), self.vgpus.start(uuid, slots):
+        with self.assertRaises(libvirt.libvirtError), self.start(uuid, slots):
             raise libvirt.libvirtError(text.format(slots[0].parent))
 
     def test_function_that_fails_again_and_again(self) -> None:
@@ -117,7 +128,7 @@ class FailedStartsTest(VGPUsTestCase):
         slot = Slot.parse(f"{first}/nvidia-1155/0")
         for _ in range(failed_starts.MOST - 1):
             self.fail(slot)
-        with self.vgpus.start(MINE, [slot]):
+        with self.start(MINE, [slot]):
             pass  # counts anew
         self.fail(slot)
         self.assertEqual({first, second}, self.offered())
@@ -154,11 +165,13 @@ class FailedStartsTest(VGPUsTestCase):
         for _ in range(failed_starts.MOST):
             self.fail(first)
         self.fail(second)
+        self.assertNotEqual(set(), self.offered(), "one project's may be at fault")
+        self.fail(second, uuid=OTHERS)
         for _ in range(2):
             self.assertEqual(set(), self.offered())
             self.vgpus.keep_failed()
         self.assertNotEqual([], self.free(), "of another kind")
-        with self.vgpus.start(OTHERS, [second]):
+        with self.start(OTHERS, [second]):
             pass
         self.assertEqual(set(self.functions), self.offered())
 
@@ -176,7 +189,7 @@ class FailedStartsTest(VGPUsTestCase):
             self.assertEqual([], self.free())
             self.vgpus.keep_failed()
         self.assertEqual(set(self.functions), self.offered(), "of another kind")
-        with self.vgpus.start(MINE, [TWO]):
+        with self.start(MINE, [TWO]):
             pass
         self.assertNotEqual([], self.free())
 
@@ -184,10 +197,10 @@ class FailedStartsTest(VGPUsTestCase):
         (card,) = self.compute.gpus.assigned.whole.cards()
         text, offered = "vfio {}: failed to open /dev/vfio/9: Permission denied", {card.address}
         for uuid, left in ((MINE, offered), (OTHERS, set[PciAddress]())):
-            with self.assertRaises(libvirt.libvirtError), self.vgpus.start(uuid, [card]):
+            with self.assertRaises(libvirt.libvirtError), self.start(uuid, [card]):
                 raise libvirt.libvirtError(text.format(card.address))
             self.assertEqual(left, self.compute.gpus.assigned.whole.free())
-        with self.vgpus.start(MINE, [card]):
+        with self.start(MINE, [card]):
             pass
         self.assertEqual(offered, self.compute.gpus.assigned.whole.free())
 
