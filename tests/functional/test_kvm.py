@@ -68,7 +68,9 @@ class LibvirtRefusesTest(kvm.KVMServersTestBase):
         self.assertEqual(
             sorted(kvm.ALL), sorted(self.rendered(each, "host2")[0] for each in servers)
         )
-        self.assertInventory(total=4, used=0, host="host1")
+        # Nova 29 tries host1 so often that the card is kept back for ten minutes.
+        self.leaves = {"reserved": "nova-compute's log says why, and no command"}
+        self.assertEqual(0, self.inventory("host1")["used"])
         fault = self.boot_refused(self.gpu_flavor(1), host="host1")
         self.assertIn("Exceeded maximum number of retries", fault)
         self.assertIn(
