@@ -70,8 +70,9 @@ class Bills:
         """
         if self._is_complete or now.records is None:
             return
-        for uuid in now.instances() | now.domains.keys():
-            held = _held(now, uuid)
+        for uuid in now.instances():
+            # Not what its domain alone has: that may be Nova's own passthrough.
+            held = now.counted_for(uuid)
             had = products(held)
             if had:
                 self.claim(Owner(uuid, now.records.projects.get(uuid)), had)
