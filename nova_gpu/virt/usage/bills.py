@@ -34,8 +34,8 @@ class Bills:
 
     def __init__(self) -> None:
         self._open: dict[str, Bill] = {}
-        # Devices that instances had at the service's start and whose products are unknown, as of a
-        # card that is gone
+        # Devices at the service's start that are in no bill: those of cards that are gone, whose
+        # products are unknown, and those of guests that ended elsewhere
         self._unknown: set[tuple[str, Device]] = set()
         self._lock = threading.Lock()  # for starts and deletions in parallel
         self._is_complete = False  # whether what instances had at the service's start is known
@@ -77,6 +77,9 @@ class Bills:
             if had:
                 self.claim(Owner(uuid, now.records.projects.get(uuid)), had)
             self._unknown.update((uuid, dev) for dev in held.difference(had))
+        # A guest that was evacuated, or deleted, while the service was down ends soon.
+        for uuid in now.domains.keys() - now.instances():
+            self._unknown.update((uuid, dev) for dev in now.domains[uuid])
         self._is_complete = True
 
     def lost(self, ledger: Callable[[], Snapshot]) -> Iterator[Bill]:
