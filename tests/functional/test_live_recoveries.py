@@ -15,7 +15,7 @@ import fixtures
 from nova import objects
 from nova.tests.fixtures import libvirt as fakelibvirt
 
-from tests.fixtures import economy, libvirt
+from tests.fixtures import economy
 from tests.functional import NOVA, divided, live
 from tests.functional.failing_steps import DRIVER, RPC, Step
 
@@ -129,24 +129,6 @@ class LiveRecoveriesTest(live.Moving, divided.DividedServersTestBase):
 
     def test_moved(self) -> None:
         self.assertRecovers(MOVED, "host2")
-
-    def test_post_copy_is_not_asked_for(self) -> None:
-        """QEMU refuses it for all devices of VFIO."""
-        self.flags(live_migration_permit_post_copy=True, group="libvirt")
-        self.restart_host("host1")
-        asked: list[int] = []
-        name = "tests.fixtures.libvirt.Domain.migrateToURI3"
-        move = libvirt.Domain.migrateToURI3
-
-        def migrate(domain: Any, destination: str, params: Any, flags: int) -> None:
-            asked.append(flags)
-            move(domain, destination, params, flags)
-
-        with fixtures.MonkeyPatch(name, migrate):
-            self.live_migrate(self.server, "host2")
-        self.assertEqual([0], [flags & fakelibvirt.VIR_MIGRATE_POSTCOPY for flags in asked])
-        driver = self.computes["host1"].driver
-        self.assertTrue(driver._live_migration_flags & fakelibvirt.VIR_MIGRATE_POSTCOPY)
 
     def test_the_source_dies_when_it_has_moved(self) -> None:
         """What Placement counts for the migration stays, and nobody ends that."""
