@@ -56,11 +56,11 @@ class Bills:
                 self._open[owner.instance_uuid] = Bill(owner, left)
             else:
                 self._open.pop(owner.instance_uuid, None)
+            if not self._is_complete:
+                return products
             unknown = self._unknown & {(owner.instance_uuid, dev) for dev in products}
             self._unknown -= unknown
             was_had = had.keys() | {dev for _, dev in unknown}
-            if not self._is_complete:
-                return products
             return {dev: product for dev, product in products.items() if dev in was_had}
 
     def begin(self, now: Snapshot, products: Callable[[frozenset[Device]], Products]) -> None:

@@ -262,14 +262,21 @@ class ReachedTest(BulletinTest):
             self.events.clear()
 
     def test_what_was_gone_when_the_service_started(self) -> None:
-        """Its product is unknown then, and its release is said once all the same."""
-        after_start = reporter.Reporter()
-        known = records.Records({UUID: frozenset({("group", A), ("group", B)})})
-        usage = mock.Mock(return_value=ledger.Snapshot(records=known))
-        after_start.settle_bills(usage, lambda devices: {FIRST: FERMI})
-        for _ in range(2):
-            after_start.released(OWNER, {FIRST: FERMI, SECOND: FERMI})
-        self.assertEqual([(A, B)], [event.addresses for event in self.events])
+        """A card without a product then, and a guest that was evacuated: each is released once."""
+        both = frozenset({("group", A), ("group", B)})
+        for counted, domains, expected in (
+            ({UUID: both}, {}, [(A, B)]),
+            ({}, {UUID: frozenset({FIRST})}, [(A,)]),
+            # Nova's own passthrough has the other one.
+            ({UUID: frozenset({("group", A)})}, {UUID: frozenset({FIRST, SECOND})}, [(A,)]),
+        ):
+            after_start = reporter.Reporter()
+            now = ledger.Snapshot(records=records.Records(counted), domains=domains)
+            after_start.settle_bills(mock.Mock(return_value=now), lambda devices: {FIRST: FERMI})
+            for _ in range(2):
+                after_start.released(OWNER, {FIRST: FERMI, SECOND: FERMI})
+            self.assertEqual(expected, [event.addresses for event in self.events])
+            self.events.clear()
 
     def test_stopped(self) -> None:
         reached = {"one": frozenset({FIRST}), "two": frozenset({SECOND})}

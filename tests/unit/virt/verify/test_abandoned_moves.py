@@ -156,6 +156,24 @@ class AbandonedMovesTest(base.BaseTestCase):
         self.instance.migration_context.migration_id = 4
         self.assertFalse(self.looks())
 
+    def test_failed_to_this_host(self) -> None:
+        """What Placement counts at the source is not the instance's, which stays here."""
+        self.migration.source_compute, self.migration.dest_compute = "host2", HOST
+        self.migration.status = "error"
+        for vm_state, host, has, is_left in (
+            ("active", HOST, ["08"], True),
+            ("stopped", HOST, ["08"], True),
+            ("error", HOST, ["08"], False),  # a hard reboot may recover it with what was claimed
+            ("active", "host2", ["08"], False),
+            ("active", HOST, ["05", "08"], False),
+        ):
+            self.instance.vm_state, self.instance.host = vm_state, host
+            self.instance.resources = _gpus(*has)
+            self.assertEqual(is_left, self.looks(), (vm_state, host, has))
+            self.assertEqual({UUID} if is_left else set(), set(self.dropped))
+            self.dropped.clear()
+        self.assertEqual([], self.placement.moved)
+
     def test_failed_with_its_task(self) -> None:
         """nova-compute died while it put the instance into ERROR."""
         self.placement.allocated.clear()
