@@ -218,7 +218,8 @@ class VGPUInventory(Published[VGPUGroup, Slot]):
         withheld_cards = usage.strangers().keys() | usage.unjudged().keys() | usage.cleaning
         counted = device.slots((named - withheld_cards) | usage.counted() | usage.started())
         counted -= usage.uncovered()
-        return Use(taken, self._pending(taken, look), counted, named)
+        # A card that a guest had whole, and is not clean yet, has no vGPU to give either.
+        return Use(taken, self._pending(taken, look), counted, named | usage.used)
 
     def _pending(self, taken: Iterable[Slot], look: Look) -> frozenset[Slot]:
         """Return those slots of *taken* whose vGPU does not exist on the host yet."""
@@ -232,8 +233,8 @@ class Use:
 
     ``taken`` are the slots that instances have or are promised, ``pending`` those of them at which
     no vGPU exists yet, and ``counted`` the slots that allocations in Placement cover. ``named`` are
-    the vGPUs, PCI functions and whole cards that are claimed, starting, in a domain, moving or
-    being cleaned.
+    the vGPUs, PCI functions and whole cards that are claimed, starting, in a domain, moving, being
+    cleaned, or to be cleaned.
     """
 
     taken: _Slots

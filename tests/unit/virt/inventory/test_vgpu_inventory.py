@@ -207,6 +207,26 @@ class TestRandomStates(StockTestCase):
             for _ in range(20):
                 self.one_state(draw, order)
 
+    def test_what_is_offered_would_be_found(self) -> None:
+        """Of cards, whole or in parts, that guests have or that are not clean yet"""
+        draw = random.Random(20261129)
+        self.look()
+        cards = [*map(PciAddress.parse, ADDRESSES)]
+        slots = [Slot(card, type_, n) for card in cards for type_ in MOST for n in range(2)]
+        for _ in range(40):
+            used, had = (draw.sample([*cards, *slots], draw.randint(0, 2)) for _ in range(2))
+            self.noted._now = ledger.Snapshot()
+            self.noted.was_used(used)
+            self.noted.saw_domains({INSTANCE: frozenset(had)})
+            self.publish()
+            for number in range(63, 67):
+                total, reserved = self.inventory(number)
+                group = self.group(number)
+                resources = self.tree.data(group).resources["VGPU"]
+                slots_there = [Slot.parse(each.identifier) for each in resources]
+                found = self.published.usable(group, slots_there, set())
+                self.assertLessEqual(total - reserved, len(found), (number, used, had))
+
     def one_state(self, draw: random.Random, order: str) -> None:
         self.tracker.assigned_resources.clear()
         self.noted._now = ledger.Snapshot()
