@@ -83,6 +83,10 @@ class MIG(Cloud, mig.MIGServersTestBase):
     CLASS = "VGPU"
     BAD = LXC.BAD
 
+    def setUp(self) -> None:
+        super().setUp()
+        self.periods()  # MIG instances are clean, and offered, from the first one on
+
     def words(self, count: int) -> dict[str, str]:
         return {"vgpus": f"= {count}", "vgpu_type": f"s== {mig.SMALL}"} if count else {}
 

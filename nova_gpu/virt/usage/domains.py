@@ -447,6 +447,7 @@ def without(xml: str, devices: Collection[Device], parts: Parts, mdevs: Collecti
         if element.get("address") in named:
             _remove(element)
     functions = {slot.parent for slot in device.slots(devices)}
+    leading = _leading_to(devices, {parts.known(node) for node in _nodes(domain)}, parts)
     for hostdev in domain.findall("devices/hostdev"):
         nodes = [char.text or "" for char in hostdev.iterfind("source/char")]
         of_cards = [
@@ -456,13 +457,28 @@ def without(xml: str, devices: Collection[Device], parts: Parts, mdevs: Collecti
         is_made = any(
             address.get("uuid") in mdevs for address in hostdev.iterfind("source/address")
         )
-        if any(of_cards) or is_made or any(parts.card_of(node) in devices for node in nodes):
+        if any(of_cards) or is_made or any(parts.known(node) in leading for node in nodes):
             _remove(hostdev)
     for source in domain.findall("devices/filesystem/source[@dir]"):
         filesystem = source.getparent()
-        if filesystem is not None and parts.card_of(source.get("dir", "")) in devices:
+        if filesystem is not None and parts.known(source.get("dir", "")) in leading:
             _remove(filesystem)
     return str(etree.tostring(domain, encoding="unicode"))
+
+
+def _leading_to(devices: Collection[Device], known: Set[str], parts: Parts) -> Set[str]:
+    """Return the nodes that lead to *devices*, but for those that a kept MIG instance needs.
+
+    They include the node of the card of a MIG instance, even if the card is no longer divided.
+
+    :param known: the nodes of the domain, as :meth:`Parts.known` returns them
+    """
+    slots = device.slots(devices)
+    own = {*devices, *(slot.parent for slot in slots)}
+    leading = {node for node, dev in parts.card_by_node.items() if dev in own}
+    leading = leading.union(*(parts.nodes_by_instance.get(slot, ()) for slot in slots))
+    kept = device.slots(parts.opened_by(known)) - slots
+    return leading.difference(*(parts.nodes_by_instance[slot] for slot in kept))
 
 
 def _remove(element: etree._Element) -> None:

@@ -237,9 +237,11 @@ class WithoutTest(unittest.TestCase):
 
     OURS = f"<g:gpus xmlns:g='{domains.NAMESPACE}'>{{}}</g:gpus>"
 
-    def without(self, devices: str, metadata: str, *gone: Device, mdevs: str = "") -> str:
+    def without(
+        self, devices: str, metadata: str, *gone: Device, mdevs: str = "", parts: Any = PARTS
+    ) -> str:
         ours = self.OURS.format("".join(f"<g:gpu address='{each}'/>" for each in metadata.split()))
-        return domains.without(domain(devices, ours), set(gone), PARTS, {mdevs})
+        return domains.without(domain(devices, ours), set(gone), parts, {mdevs})
 
     def test_container(self) -> None:
         kept = node("/dev/nvidiactl") + mount("/srv")
@@ -267,6 +269,26 @@ class WithoutTest(unittest.TestCase):
         function = hostdev("0x0000", "0x3b", function=4)
         left = self.without(made + other + function, str(slot), slot, mdevs="one")
         self.assertEqual(domain(other, self.OURS.format("")), self.plain(left))
+
+    def test_mig_instances(self) -> None:
+        """The card's node stays for another one; without one it would count as the whole card."""
+        first, second = (Slot(A, "1g.18gb", number) for number in (900, 1000))
+        caps = {first: "/dev/nvidia-caps/nvidia-cap9", second: "/dev/nvidia-caps/nvidia-cap10"}
+        divided = dataclasses.replace(
+            PARTS,
+            card_by_node={**PARTS.card_by_node, **{cap: slot for slot, cap in caps.items()}},
+            nodes_by_instance={slot: frozenset({"/dev/nvidia0", caps[slot]}) for slot in caps},
+        )
+        both = "".join(
+            add(each) for each in ("/dev/nvidia0", *caps.values()) for add in (node, mount)
+        )
+        left = self.without(both, f"{first} {second}", first, parts=divided)
+        self.assertEqual(frozenset({second}), domains.gpus_in(left, divided))
+        self.assertEqual([True, False], [each in left for each in ("/dev/nvidia0<", "nvidia-cap9")])
+        for parts in (divided, PARTS):  # divided still, or made whole since
+            others, alone = node("/dev/nvidiactl"), node("/dev/nvidia0") + mount("/dev/nvidia0")
+            left = self.without(alone + others, str(first), first, parts=parts)
+            self.assertEqual(domain(others, self.OURS.format("")), self.plain(left))
 
     def plain(self, xml: str) -> str:
         """As it was written here"""
