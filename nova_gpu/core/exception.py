@@ -101,6 +101,22 @@ class KernelLogUnreadable(GPUError):
         )
 
 
+class AnotherRelease(GPUError):
+    """A privileged process of another release than nova-compute.
+
+    ``args`` are the constructor's arguments, as for :class:`GuestError`.
+    """
+
+    def __init__(self, running: str, installed: str) -> None:
+        super().__init__(running, installed)
+
+    def __str__(self) -> str:
+        return _line(
+            "nova-gpu was upgraded on this host from {} to {}, and nova-compute still runs the "
+            "former: restart nova-compute".format(*self.args)
+        )
+
+
 class FileNotOurs(GPUError):
     def __init__(self, path: str) -> None:
         super().__init__(

@@ -11,10 +11,12 @@ from nova import exception as nova_exception
 from nova.virt.libvirt import host as libvirt_host
 from oslo_log import log as logging
 
+import nova_gpu.privsep
 from nova_gpu.core import boundary, device, exception
 from nova_gpu.host import service_socket
 from nova_gpu.virt import reaching
 from nova_gpu.virt.cards import Cards
+from nova_gpu.virt.delivery import service
 from nova_gpu.virt.ended_moves import EndedMoves
 from nova_gpu.virt.inventory.assignment import Assigned
 from nova_gpu.virt.inventory.discovery import Discovery
@@ -82,6 +84,8 @@ class Periods:
                 "libvirt.LibvirtDriver)"
             )
         self.refresh(starting=True)
+        with contained("Failed to import what is needed later; do not upgrade below this service"):
+            self._load()
         if not self.discovery.roots.shows_all_processes():
             LOG.error(
                 "nova-compute runs in its own PID namespace and cannot see the host's processes. "
@@ -91,6 +95,16 @@ class Periods:
         with contained("Failed to check the device nodes and libraries of containers"):
             cards = (*self.assigned.whole.cards(), *self.vgpus.containers_cards())
             self.discovery.ways.host_hooks.began(cards, self.host)
+
+    def _load(self) -> None:
+        """Import now what is imported when it is used, here and in the privileged process.
+
+        Once the package is upgraded, its files are another release's, until the service restarts.
+        """
+        service.load()
+        nova_gpu.privsep.load()
+        if self.assigned or self.assigned.whole.provider_uuids:
+            nova_gpu.privsep.loading.load()
 
     def _other_service(self) -> str | None:
         """Return the nova-compute on this host that gives its GPUs to guests already."""

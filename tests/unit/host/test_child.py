@@ -3,7 +3,6 @@ import pathlib
 import subprocess
 import sys
 
-import fixtures
 from oslotest import base
 
 from nova_gpu.host import child
@@ -48,12 +47,7 @@ _READER = "import sys; print('begun', flush=True); print(sys.stdin.readline(), e
 
 class TestAhead(base.BaseTestCase):
     def ahead(self, source: str = _READER) -> child.Ahead:
-        return child.Ahead(self.script(source))
-
-    def script(self, source: str) -> pathlib.Path:
-        path = pathlib.Path(self.useFixture(fixtures.TempDir()).path, "script.py")
-        path.write_text(source)
-        return path
+        return child.Ahead(source)
 
     def test_without_a_start(self) -> None:
         ahead = self.ahead()
@@ -80,12 +74,11 @@ class TestAhead(base.BaseTestCase):
 
     def test_ends_with_who_started_it(self) -> None:
         """Where that dies without a word, too. It only reads: of what it wrote it would end."""
-        script = self.script("import sys; sys.stdin.read()")
         source = f"""
 import os, pathlib, sys
 sys.path.insert(0, {str(pathlib.Path(child.__file__).parents[2])!r})
 from nova_gpu.host import child
-ahead = child.Ahead(pathlib.Path({str(script)!r}))
+ahead = child.Ahead("import sys; sys.stdin.read()")
 ahead.start()
 print(ahead._process.pid, flush=True)
 os.kill(os.getpid(), 9)
