@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from concurrent import futures
@@ -140,31 +141,32 @@ def _modules(
             for consumer, held in held_by.items()
             if (boards := [number for number in held if groups[number].board])
         }
-        if len(on_boards) <= 1:  # what no other has is its own (:func:`fleet.with_last_set`)
-            return {}
-        found: dict[str, Sets] = {}
+        sets: dict[str, Sets] = {}
         with contextlib.suppress(exceptions.CommandError):
             for consumer, boards in on_boards.items():
-                if len(boards) == 1 and (server := known.get(consumer)):
-                    found[consumer] = _sets(connection, server, boards[0], held_by[consumer])
-        return found
+                server, (number, *more) = known.get(consumer), boards
+                board, own = groups[number].board, held_by[consumer][number]
+                # One that has all that is taken is not asked (:func:`fleet.with_last_set`).
+                if server and board and not more and len(board.taken) > own:
+                    sets[consumer] = _sets(connection, server, number, own)
+        return sets
 
     there = [name for name in by_host if name in up]
     with futures.ThreadPoolExecutor(_HOSTS_AT_ONCE) as pool:
-        return {uuid: sets for found in pool.map(of_host, there) for uuid, sets in found.items()}
+        return dict(itertools.chain.from_iterable(map(dict.items, pool.map(of_host, there))))
 
 
-def _sets(connection: Any, server: Any, number: int, held: Mapping[int, int]) -> Sets:
+def _sets(connection: Any, server: Any, number: int, count: int) -> Sets:
     """Return the modules of group *number* that a running server has by its diagnostics.
 
-    :param held: the number of its GPUs by group
+    :param count: the number of its GPUs of that group
     :raises CommandError: if its host does not answer
     """
     if server.status == "SHUTOFF":
         return ()
     listed, _ = servers.cards(connection, server)
     modules = tuple(sorted(card["module"] for card in listed if "module" in card))
-    return ((number, modules),) if len(modules) == held[number] else ()
+    return ((number, modules),) if len(modules) == count else ()
 
 
 def _own(

@@ -284,7 +284,7 @@ class Snapshot:
     def may_hold(self, consumer: str) -> bool:
         """Return whether *consumer* had an allocation from this host, or that was not read yet."""
         known = self.allocations
-        return known is None or any(consumer in found for found in known.by_provider.values())
+        return known is None or any(consumer in amounts for amounts in known.by_provider.values())
 
     def lacking(self) -> Mapping[str, Mapping[str, int]]:
         """Return what instances lack of their allocations from the compute node, by instance."""

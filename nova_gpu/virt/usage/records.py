@@ -147,8 +147,8 @@ def read(
                 sides += [(migration.dest_compute, "new_resources")]
                 for compute, attribute in sides:
                     if compute == host and attribute in moving.migration_context:
-                        kept = frozenset(_gpus(getattr(moving.migration_context, attribute)))
-                        counted[uuid] = counted.get(uuid, frozenset()) | kept
+                        gpus = frozenset(_gpus(getattr(moving.migration_context, attribute)))
+                        counted[uuid] = counted.get(uuid, frozenset()) | gpus
                         projects[uuid] = moving.project_id
     returning: set[str] = set()
     for uuid in set(guests) - counted.keys() - unread:

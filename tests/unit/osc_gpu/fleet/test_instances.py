@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import threading
 import unittest
 from collections.abc import Mapping
@@ -26,10 +27,19 @@ class ModulesTest(unittest.TestCase):
     """Of one host, or of several that are alike"""
 
     def modules(
-        self, held: dict[str, dict[int, int]], cards: Any, hosts: int = 1, status: str = "ACTIVE"
+        self,
+        held: dict[str, dict[int, int]],
+        cards: Any,
+        hosts: int = 1,
+        status: str = "ACTIVE",
+        taken: int = 4,
     ) -> Mapping[str, Sets]:
         names = [f"host{number}" for number in range(hosts)]
-        groups = [SimpleNamespace(group=group) for group in GROUPS]
+        board = dataclasses.replace(fleets.BOARD, taken=frozenset(range(1, taken + 1)))
+        groups = [
+            SimpleNamespace(group=dataclasses.replace(group, board=group.board and board))
+            for group in GROUPS
+        ]
         by_host: Any = {
             name: [
                 (group, {f"{name} {who}": n for who, of in held.items() if (n := of.get(number))})
@@ -54,9 +64,9 @@ class ModulesTest(unittest.TestCase):
         self.assertEqual({"host0 one": ((0, (1, 3)),), "host0 two": ()}, found)
 
     def test_it_is_not_asked(self) -> None:
-        """Of the only one on a board nobody needs to ask, and a stopped one says nothing."""
+        """One that has all that is taken, or nothing on the board, or is stopped"""
         asked = mock.Mock(side_effect=AssertionError)
-        self.assertEqual({}, self.modules({"one": {0: 2}, "two": {1: 2}}, asked))
+        self.assertEqual({}, self.modules({"one": {0: 2}, "two": {1: 2}}, asked, taken=2))
         found = self.modules({"one": {0: 2}, "two": {0: 2}}, asked, status="SHUTOFF")
         self.assertEqual({(): 2}, collections.Counter(found.values()))
 
