@@ -138,7 +138,9 @@ def read(
     for uuid, own in by_instance.items():
         with alone(uuid):
             moving = by_uuid.get(uuid) or _instance(context, uuid)
-            for migration in own if moving else ():
+            if moving is None:
+                continue
+            for migration in own:
                 if migration.dest_compute == host and _is_busy(moving):
                     busy.add(uuid)
                 if not _keeps(migration, moving):

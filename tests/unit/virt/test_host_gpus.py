@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pathlib
 import types
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -94,7 +95,7 @@ class HostGPUsTest(ComputeTestCase):
     def test_cards_that_come_go_and_fail(self) -> None:
         self.host.remove(TWO)
         self.host.add_gpu(NEW, "10de", "2335", driver="vfio-pci")
-        look = self.gpus.periods.cards.look
+        look: Callable[[], Any] = self.gpus.periods.cards.look
         say, words = look(), f"GPU {NEW} (H200 SXM 141GB) is offered to instances"
         self.assertNotIn(words, self.log.output, "said once it is known whose")
         say()

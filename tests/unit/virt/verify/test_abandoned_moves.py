@@ -202,15 +202,13 @@ class AbandonedMovesTest(base.BaseTestCase):
             objects.Migration(id=n, uuid=str(n), instance_uuid=UUID, migration_type=kind, **fields)
             for n, kind in enumerate(["live-migration", "migration"] * 150)
         ]
-        for owner, name, found in (
-            (objects.MigrationList, "get_in_progress_and_error", {"return_value": failed}),
-            (self.placement, "get_allocations_for_consumer", {"side_effect": AssertionError}),
-        ):
-            self.useFixture(fixtures.MockPatchObject(owner, name, **found))
+        patch = fixtures.MockPatchObject
+        name = "get_in_progress_and_error"
+        self.useFixture(patch(objects.MigrationList, name, return_value=failed))
+        name = "get_allocations_for_consumer"
+        self.useFixture(patch(self.placement, name, side_effect=AssertionError))
         for found in ({"return_value": self.instance}, {"side_effect": OSError("gone")}):
-            asked = self.useFixture(
-                fixtures.MockPatchObject(objects.Instance, "get_by_uuid", **found)
-            ).mock
+            asked = self.useFixture(patch(objects.Instance, "get_by_uuid", **found)).mock
             self.assertFalse(self.looks())
             self.assertEqual(2, asked.call_count)
         self.assertEqual(2, self.log.output.count("gone"))
