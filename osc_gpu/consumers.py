@@ -14,7 +14,7 @@ from typing import Any
 
 from nova_gpu.core.flavor import query as flavor_query
 from nova_gpu.core.scheduling import capacity
-from osc_gpu import query, rest, servers
+from osc_gpu import hosts, query, rest, servers
 from osc_gpu.providers import Provider
 
 
@@ -66,6 +66,20 @@ def _by_flavor(
             ]
             if len(fitting) == 1:
                 yield fitting[0], part.count
+
+
+def moving(connection: rest.Snapshot, consumer: str, node: str) -> str | None:
+    """Return the uuid of the server that migrates from *node*, ``None`` without such a migration.
+
+    Until a migration is finished, it is the consumer of the GPUs on the source. Nova keeps all
+    migrations that ever were, so those from this node alone are read.
+
+    :param consumer: the migration's uuid
+    """
+    host = hosts.services(connection).get(node, node)
+    with rest.clean_refusals("Nova"):
+        migrations = connection.compute.migrations(source_compute=host)
+    return next((item.server_id for item in migrations if item.uuid == consumer), None)
 
 
 def _allocated(connection: Any, provider: Provider) -> Mapping[str, int]:

@@ -40,8 +40,8 @@ def answers(connection: Any, size: Size, request: FlavorRequest) -> list[capacit
 def read(connection: Any, placement_query: query.Query, *, preemptible: bool = False) -> list[Host]:
     """Return all compute nodes with a group of the class of GPUs that *placement_query* requests.
 
-    Two answers of Placement cover all groups with enough free GPUs for each request group of the
-    query; every other group takes three more requests.
+    A few answers of Placement cover all groups (:func:`summaries`). A group with fewer GPUs in
+    service than the query requests takes one more request, for those out of service.
 
     :param connection: an openstack.connection.Connection
     :param placement_query: the query for one instance
@@ -51,18 +51,17 @@ def read(connection: Any, placement_query: query.Query, *, preemptible: bool = F
     no_candidates: dict[str, Any] = {"allocation_requests": [], "provider_summaries": {}}
     url = f"/allocation_candidates?{placement_query.text}"
     answer = rest.placement(connection, url, unknown_trait=no_candidates)
-    resource_class, smallest = (
-        placement_query.resource_class,
-        max(part.count for part in placement_query.groups),
-    )
-    summaries = with_free(connection, resource_class)
+    resource_class = placement_query.resource_class
+    most = max(part.count for part in placement_query.groups)
+    listed = gpu_providers(connection)
+    known = summaries(connection, {provider["root_provider_uuid"] for provider in listed})
     candidates = _roots(answer)
     unusable = compute_nodes(connection)
     until_by_host = closed_hosts.kept_until(connection) if preemptible else {}
 
     groups: dict[str, list[Group]] = defaultdict(list)
-    for provider in gpu_providers(connection):
-        if group := _group(connection, provider["uuid"], summaries, smallest, resource_class):
+    for provider in listed:
+        if group := _group(connection, provider["uuid"], known, most, resource_class):
             groups[provider["root_provider_uuid"]].append(group)
     hosts = []
     kind = summary.kind_of(resource_class)
@@ -70,7 +69,7 @@ def read(connection: Any, placement_query: query.Query, *, preemptible: bool = F
         name, reason = unusable.get(root) or unknown_node(connection, root)
         if root in until_by_host and not reason:
             reason = closed_hosts.in_words(until_by_host[root])
-        free = _free(summaries.get(root, {}))
+        free = _free(known.get(root, {}))
         hosts.append(Host(name, reason, root in candidates, free, tuple(of_root), kind))
     return hosts
 
@@ -135,19 +134,25 @@ def _roots(candidates: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _group(
-    connection: Any, uuid: str, summaries: Summaries, smallest: int, resource_class: str
+    connection: Any, uuid: str, known: Summaries, most: int, resource_class: str
 ) -> Group | None:
     """Return a provider's counts and traits; ``None`` without the class, or if it is gone.
 
-    :param smallest: a provider with at least so many free units is read from *summaries*; any other
-        takes three requests
+    :param known: summaries of providers; one that they lack takes three requests
+    :param most: one with fewer units in service is read with those that are reserved
     """
-    summary = summaries.get(uuid, {"resources": {}})
-    counted = summary["resources"].get(resource_class)
-    if counted and counted["capacity"] - counted["used"] >= smallest:
-        traits = frozenset(summary["traits"])
-        board = set_traits.board(traits)
-        return Group(counted["capacity"], 0, counted["used"], traits, board)
+    if summary := known.get(uuid):
+        counted = summary["resources"].get(resource_class)
+        if not counted:
+            return None
+        traits, used = frozenset(summary["traits"]), counted["used"]
+        total, reserved = counted["capacity"], 0
+        if total < most:
+            inventory = rest.of_provider(connection, uuid, "inventories").get(resource_class)
+            if inventory is None:
+                return None
+            total, reserved = inventory["total"], inventory["reserved"]
+        return Group(total, reserved, used, traits, set_traits.board(traits))
     inventory = rest.of_provider(connection, uuid, "inventories").get(resource_class)
     if inventory is None:
         return None

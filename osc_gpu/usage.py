@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from openstack import exceptions as sdk_exc
@@ -124,7 +124,7 @@ def held(connection: rest.Snapshot) -> list[Held]:
     known = _Consumers(connection, listed)
     for provider, amounts in zip(groups, consumers.read(connection, groups, listed), strict=True):
         for consumer, amount in amounts.items():
-            who = known.describe(consumer)
+            who = known.describe(consumer, provider.host)
             is_whole = provider.resource_class == names.RESOURCE_CLASS
             counts = (amount, 0) if is_whole else (0, amount)
             uses.append(Held(*who, provider, *counts))
@@ -134,22 +134,25 @@ def held(connection: rest.Snapshot) -> list[Held]:
 class _Consumers:
     """The servers behind consumers of GPUs; one that is not *listed* takes a request to Nova."""
 
-    def __init__(self, connection: Any, listed: Iterable[Any]) -> None:
+    def __init__(self, connection: rest.Snapshot, listed: Iterable[Any]) -> None:
         self._connection = connection
         self._compute = connection.compute
         self._servers: dict[str, Any] = {server.id: server for server in listed}
-        self._moves: Mapping[str, str] | None = None
 
-    def describe(self, consumer: str) -> tuple[str, str, str, str]:
+    def describe(self, consumer: str, host: str) -> tuple[str, str, str, str]:
         """Return the uuid, name and project of the consumer's server, and a remark.
 
         The server of a migration is the one that migrates. If Nova knows no server, the uuid is
         the consumer's own and the name is empty. The remark is empty if the consumer is a server.
+
+        :param host: the compute node with its GPUs
         """
         with rest.clean_refusals("Nova"):
             if server := self._server(consumer):
                 return server.id, server.name, server.project_id, ""
-            if (moving := self._of_move(consumer)) and (server := self._server(moving)):
+        moving = consumers.moving(self._connection, consumer, host)
+        with rest.clean_refusals("Nova"):
+            if moving and (server := self._server(moving)):
                 return server.id, server.name, server.project_id, _MOVE
         record = rest.placement(self._connection, f"/allocations/{consumer}")
         return consumer, "", record.get("project_id", ""), _UNKNOWN
@@ -161,13 +164,6 @@ class _Consumers:
             except sdk_exc.NotFoundException:
                 self._servers[uuid] = None
         return self._servers[uuid]
-
-    def _of_move(self, uuid: str) -> str | None:
-        if self._moves is None:
-            self._moves = {
-                migration.uuid: migration.server_id for migration in self._compute.migrations()
-            }
-        return self._moves.get(uuid)
 
 
 def _of_project(connection: Any) -> Iterator[tuple[Any, ...]]:

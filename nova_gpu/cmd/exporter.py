@@ -44,6 +44,15 @@ _FRESH_S = 1.0
 GAUGES = {
     "nova_gpu_up": ("Whether this host's cards can be listed.", ()),
     "nova_gpu_libvirt_up": ("Whether libvirt tells which instance has which card.", ()),
+    "nova_gpu_period_timestamp_seconds": (
+        "When nova-compute last read the cards, libvirt and Nova's database without a failure, in "
+        "seconds of Unix. Absent before the first time.",
+        (),
+    ),
+    "nova_gpu_free": (
+        "How many cards new instances could get then, whole or in parts.",
+        (),
+    ),
     "nova_gpu_info": (
         "The facts about the card, as labels. Always 1.",
         ("address", "product_id", "name", "architecture", "driver", "numa_node"),
@@ -88,8 +97,9 @@ COUNTERS = {
     "nova_gpu_claims": ("Cards that instances got at starts on this host.", ()),
     "nova_gpu_vgpu_claims": ("vGPUs that instances got at starts on this host.", ()),
     "nova_gpu_start_failures": (
-        "Starts of guests that failed because of GPUs, by the error's class.",
-        ("reason",),
+        "Starts of guests that failed because of GPUs, by the error's class. The cause is host, "
+        "request (an image, a flavor or a quota) or unknown.",
+        ("reason", "cause"),
     ),
 }
 SUMMARIES = {
@@ -237,12 +247,18 @@ class Metrics(Collector):
 
     def _counted(self) -> Iterator[core.Metric]:
         now = counters.read(self._state_path)
+        if now.period_at:
+            yield _gauge("nova_gpu_period_timestamp_seconds", [((), now.period_at)])
+            yield _gauge("nova_gpu_free", [((), now.free)])
         yield _counter("nova_gpu_claims", [((), now.claims)])
         yield _counter("nova_gpu_vgpu_claims", [((), now.vgpu_claims)])
         # From zero: Prometheus sees no increase in a series that begins with 1.
-        unseen = {kind.__name__: 0 for kind in _kinds(exception.GPUError)}
-        failures = {**unseen, **now.failures}
-        samples = [((reason,), count) for reason, count in sorted(failures.items())]
+        causes = {kind.__name__: kind.cause for kind in _kinds(exception.GPUError)}
+        unknown = exception.Cause.UNKNOWN  # of an error that another release has
+        samples = [
+            ((reason, causes.get(reason, unknown)), now.failures.get(reason, 0))
+            for reason in sorted({*causes, *now.failures})
+        ]
         yield _counter("nova_gpu_start_failures", samples)
         name = "nova_gpu_cleaning_seconds"
         text, labels = SUMMARIES[name]

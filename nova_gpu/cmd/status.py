@@ -27,7 +27,7 @@ from oslo_utils import importutils
 
 from nova_gpu.cmd import card_facts, options, output
 from nova_gpu.conf import CONF
-from nova_gpu.core import boundary, exception, names
+from nova_gpu.core import boundary, exception, names, release
 from nova_gpu.core.flavor import request, validation
 from nova_gpu.core.guest import machine_types
 from nova_gpu.core.scheduling import stats
@@ -90,9 +90,10 @@ def _uncounted_flavors() -> list[str]:
 
 
 def _hosts_of_another_version() -> list[str]:
-    """Return a line for each host whose report of its GPUs has another format version than here.
+    """Return a line for each host whose report of its GPUs is of another release than this one.
 
-    nova-scheduler finds fewer facts in an older report, and cannot read a newer one.
+    nova-scheduler finds fewer facts in a report of an older version of the format, and cannot read
+    a newer one.
     """
     context = nova_context.get_admin_context()
     hosts = []
@@ -109,10 +110,13 @@ def _hosts_of_another_version() -> list[str]:
 
 def _differs(text: str) -> str | None:
     try:
-        version = stats.version(text)
+        version, theirs = stats.version(text), stats.loads(text).release
     except exception.InvalidStats as error:
         return str(error)
-    return None if version == stats.VERSION else f"version {version}, not {stats.VERSION}"
+    if version != stats.VERSION:
+        return f"version {version} of the report, not {stats.VERSION}"
+    own = release.running()
+    return None if theirs == own else f"{theirs or 'an older release'}, not {own}"
 
 
 class Checks(upgradecheck.UpgradeCommands):
@@ -218,8 +222,8 @@ class Checks(upgradecheck.UpgradeCommands):
         """controllers: hosts with an older or newer nova-gpu, by their reports"""
         return self._asked(
             _hosts_of_another_version,
-            "The nova-gpu of these hosts reports GPUs in another format version than this one; "
-            "install the same release on all (an upgraded host reports again within a minute):",
+            "These hosts run another release of nova-gpu than this one; install the same on all, "
+            "and restart nova-compute (it reports again within a minute):",
         )
 
     def _check_counted(self) -> upgradecheck.Result:

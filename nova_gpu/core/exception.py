@@ -7,6 +7,7 @@ They know nothing of Nova; the Nova side translates each of them once, at its bo
 from __future__ import annotations
 
 import dataclasses
+import enum
 import re
 
 from nova_gpu.core import printable
@@ -19,11 +20,26 @@ def _line(text: str) -> str:
     return printable.printable(text, printable.MOST_OF_A_LINE)
 
 
+class Cause(enum.StrEnum):
+    """What a failed start says something about.
+
+    A tenant's image, flavor or quota causes a failure of the REQUEST, and may cause an UNKNOWN one,
+    such as a text of QEMU about a device of the image's properties.
+    """
+
+    HOST = "host"
+    REQUEST = "request"
+    UNKNOWN = "unknown"
+
+
 class GPUError(Exception):
     """The base class of all errors that this package raises deliberately.
 
     Its text is one printable line, whatever values it contains, because logs and faults show it.
+    ``cause`` tells whether a start that fails of it may page an operator.
     """
+
+    cause = Cause.HOST
 
     def __str__(self) -> str:
         return _line(super().__str__())
@@ -51,6 +67,8 @@ class InvalidPciAddress(InvalidValue):
 
 
 class InvalidExtraSpec(InvalidValue):
+    cause = Cause.REQUEST
+
     def __init__(self, key: str, value: str, reason: str, allowed: str) -> None:
         super().__init__(f"flavor property {key}={value!r}: {reason}; allowed: {allowed}")
         self.key, self.value, self.reason, self.allowed = key, value, reason, allowed
@@ -98,6 +116,22 @@ class KernelLogUnreadable(GPUError):
         return _line(
             f"The kernel's log {self.path} cannot be read: {self.reason}; nova-compute misses the "
             "errors of NVIDIA's driver (Xids) until it can"
+        )
+
+
+class AnotherRelease(GPUError):
+    """A privileged process of another release than nova-compute.
+
+    ``args`` are the constructor's arguments, as for :class:`GuestError`.
+    """
+
+    def __init__(self, running: str, installed: str) -> None:
+        super().__init__(running, installed)
+
+    def __str__(self) -> str:
+        return _line(
+            "nova-gpu was upgraded on this host from {} to {}, and nova-compute still runs the "
+            "former: restart nova-compute".format(*self.args)
         )
 
 
@@ -189,6 +223,7 @@ class GuestError(GPUError):
 class RequestMismatch(GuestError):
     """An instance whose GPUs or vGPUs do not match its flavor."""
 
+    cause = Cause.REQUEST
     _begin = ""
 
     def __init__(self, reason: str, remedy: str) -> None:
@@ -199,6 +234,7 @@ class RequestMismatch(GuestError):
 class GuestUnfit(GuestError):
     """A guest that cannot take the GPUs with its image and flavor."""
 
+    cause = Cause.REQUEST
     _begin = "the guest cannot take its GPUs: "
 
     def __init__(self, reason: str, remedy: str) -> None:
@@ -220,6 +256,8 @@ class DeviceUnavailable(GuestCannotStart):
 class UnknownFailure(DeviceUnavailable):
     """A start that failed with an error of libvirt or QEMU of which nova-gpu knows no cause."""
 
+    cause = Cause.UNKNOWN
+
 
 # The client recognises the error by this text.
 GAVE_BACK = "the instance gave its GPUs back"
@@ -228,6 +266,7 @@ GAVE_BACK = "the instance gave its GPUs back"
 class NoneFree(GuestCannotStart):
     """A start of an instance that gave its GPUs back when it stopped, and cannot get new ones."""
 
+    cause = Cause.REQUEST
     _begin = f"{GAVE_BACK}, and gets none now: "
 
     def __init__(self, reason: str, remedy: str, others: str | None = None) -> None:
@@ -242,6 +281,7 @@ QUOTA_REFUSES = "quota refuses the instance its GPUs"
 class QuotaExceeded(GuestError):
     """A new, resized or unshelved instance that quota does not allow its GPUs."""
 
+    cause = Cause.REQUEST
     _begin = f"{QUOTA_REFUSES}: "
 
     def __init__(self, reason: str, remedy: str, others: str | None = None) -> None:
@@ -299,6 +339,7 @@ class CardInUse(BindingFailed):
 class BetterElsewhere(GuestCannotStart):
     """A start on a host without fault, while another host fits better."""
 
+    cause = Cause.REQUEST
     _begin = ""
 
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -39,13 +40,36 @@ class TimedOut(Failed):
         self.output, self.process = output, process
 
 
-def script(path: pathlib.Path, *arguments: str) -> Sequence[str]:
-    """Return the command that runs the script at *path*.
+# The modules that a script imports exist in its process before it runs.
+_WITH_MODULES = """import sys, types
+for name, text in {modules!r}:
+    package, _, last = name.rpartition(".")
+    module = sys.modules[name] = types.ModuleType(name)
+    exec(text, vars(module))
+    setattr(sys.modules.setdefault(package, types.ModuleType(package)), last, module)
+exec({text!r})
+"""
 
-    It can import the standard library, and of this package what imports nothing else: other imports
-    would double the time until it starts.
+
+def source(path: pathlib.Path, *modules: types.ModuleType) -> str:
+    """Return the script at *path*, with the *modules* of this package that it imports, as a text.
+
+    Call it when a module is imported: once the package is upgraded, its files are those of another
+    release than the service that still runs. A module must import the standard library only: other
+    imports would double the time until a script starts.
     """
-    return [sys.executable, "-I", "-S", str(path), *arguments]
+    text = path.read_text()
+    if not modules:
+        return text
+    texts = [
+        (module.__name__, pathlib.Path(str(module.__file__)).read_text()) for module in modules
+    ]
+    return _WITH_MODULES.format(modules=texts, text=text)
+
+
+def script(text: str, *arguments: str) -> Sequence[str]:
+    """Return the command that runs a :func:`source` with the standard library alone."""
+    return [sys.executable, "-I", "-S", "-c", text, *arguments]
 
 
 class Ahead:
@@ -55,8 +79,8 @@ class Ahead:
     input is closed, so it does not outlive nova-compute. Threads may share one object.
     """
 
-    def __init__(self, path: pathlib.Path) -> None:
-        self._path = path
+    def __init__(self, text: str) -> None:
+        self._text = text
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -67,7 +91,7 @@ class Ahead:
         """
         with self._lock:
             if self._process is None or self._process.poll() is not None:
-                self._process = _start_reader(script(self._path))
+                self._process = _start_reader(script(self._text))
 
     def run(self, words: bytes, timeout_s: float) -> bytes:
         """Give *words* to the waiting process, or to a new one, and return what it printed.
@@ -78,7 +102,7 @@ class Ahead:
         with self._lock:
             process, self._process = self._process, None
         if process is None or process.poll() is not None:
-            process = _start_reader(script(self._path))
+            process = _start_reader(script(self._text))
         return _output(process, timeout_s, words)
 
 

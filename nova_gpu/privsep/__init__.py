@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import nova_gpu.privsep.cleaning
     import nova_gpu.privsep.identity
     import nova_gpu.privsep.kernel_log
+    import nova_gpu.privsep.loading
     import nova_gpu.privsep.nodes
     import nova_gpu.privsep.vfio
     import nova_gpu.privsep.vgpu  # noqa: F401
@@ -28,3 +29,9 @@ def __getattr__(name: str) -> types.ModuleType:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__} has no attribute {name}")
     return importlib.import_module(f"{__name__}.{name}")
+
+
+def load() -> None:
+    """Import all modules, as their files are another release's once the package is upgraded."""
+    for name in sorted(_MODULES):
+        importlib.import_module(f"{__name__}.{name}")

@@ -10,8 +10,10 @@ import nova.conf
 import nova.privsep
 import nova.privsep.idmapshift
 
+from nova_gpu.privsep.entrypoint import entrypoint
 
-@nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
+
+@entrypoint
 def shift(instance_uuid: str) -> None:
     """Change the owners of the files in an instance's mounted root disk to the guest's users.
 

@@ -45,18 +45,19 @@ class Cards:
     reporter: Reporter
     xids: Xids
 
-    def look(self) -> Callable[[], None]:
+    def look(self) -> Callable[[], None] | None:
         """Read the host's cards, and decide which of them new instances can get.
 
         Return a function that reports changes in the log and by notifications. Call it after the
-        ledger has read which instances have the cards.
+        ledger has read which instances have the cards. Return ``None`` if the host's cards cannot
+        be read.
         """
         self.published.begin_look()
         try:
             gpus = self.discovery.find()
         except exception.DiscoveryFailed as error:
             LOG.error("%s. nova-compute goes on with the GPUs' last known state.", error)
-            return lambda: None
+            return None
         given_whole = self.published.given_whole()
         divided = self.vgpus.cards.read(gpus, given_whole, self.vgpus.published.held_slots())
         # Done here, outside the lock of a claim, because it may be slow.

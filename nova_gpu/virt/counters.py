@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
@@ -36,6 +37,10 @@ class Counters:
     ``claims`` counts cards and ``vgpu_claims`` vGPUs that were claimed. ``failures`` counts failed
     starts of guests with GPUs, by the class of the error. ``cleanings`` and ``cleaning_seconds``
     are by outcome, one of :data:`OUTCOMES`.
+
+    ``period_at`` is when the last period ended that read the cards, libvirt and Nova's database
+    without a failure, in seconds of Unix, 0 before the first one. ``free`` is how many cards new
+    instances could get then, whole or in parts.
     """
 
     claims: int = 0
@@ -43,6 +48,8 @@ class Counters:
     failures: Mapping[str, int] = dataclasses.field(default_factory=dict)
     cleanings: Mapping[str, int] = dataclasses.field(default_factory=dict)
     cleaning_seconds: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    period_at: float = 0.0
+    free: int = 0
 
 
 def read(folder: pathlib.Path) -> Counters:
@@ -67,6 +74,8 @@ def _read(folder: pathlib.Path) -> Counters:
             failures={str(k): int(v) for k, v in fields["failures"].items()},
             cleanings={str(k): int(v) for k, v in fields["cleanings"].items()},
             cleaning_seconds={str(k): float(v) for k, v in fields["cleaning_seconds"].items()},
+            period_at=float(fields.get("period_at", 0)),
+            free=int(fields.get("free", 0)),
         )
     except FileNotFoundError:
         return Counters()
@@ -114,6 +123,11 @@ def cleaned(seconds: float, *, clean: bool) -> None:
     )
 
 
+def period(free: int) -> None:
+    """Note that a period without a failure ends now, and the number of *free* cards in it."""
+    _change(lambda now: dataclasses.replace(now, period_at=time.time(), free=free))
+
+
 def _more(counts: Mapping[str, _Number], key: str, amount: _Number) -> dict[str, _Number]:
     return {**counts, key: counts[key] + amount if key in counts else amount}
 
@@ -123,6 +137,7 @@ def _change(change: Callable[[Counters], Counters]) -> None:
         return
     try:
         with boundary.crossed(), _lock:
-            files.write_json(_folder / _NAME, dataclasses.asdict(change(_read(_folder))))
+            content = dataclasses.asdict(change(_read(_folder)))
+            files.write_json(_folder / _NAME, content, durable=False)
     except boundary.Failure as error:
         LOG.debug("Failed to write the GPU counters: %s", error)

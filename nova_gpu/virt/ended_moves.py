@@ -45,7 +45,9 @@ class EndedMoves:
         now = self.ledger.now
         if now.records and now.records.migrations:
             nodename = self.host.get_hostname()
-            self._abandoned.end(client, nodename, lambda uuid: self.ledger.now.had_by(uuid))
+            self._abandoned.end(
+                client, nodename, lambda uuid: self.ledger.now.had_by(uuid), now.may_hold
+            )
         if not self.usage_reader.read_allocations(client):
             return
         now = self.ledger.now

@@ -11,10 +11,12 @@ from nova import exception as nova_exception
 from nova.virt.libvirt import host as libvirt_host
 from oslo_log import log as logging
 
+import nova_gpu.privsep
 from nova_gpu.core import boundary, device, exception
 from nova_gpu.host import service_socket
-from nova_gpu.virt import reaching
+from nova_gpu.virt import counters, reaching
 from nova_gpu.virt.cards import Cards
+from nova_gpu.virt.delivery import service
 from nova_gpu.virt.ended_moves import EndedMoves
 from nova_gpu.virt.inventory.assignment import Assigned
 from nova_gpu.virt.inventory.discovery import Discovery
@@ -82,6 +84,8 @@ class Periods:
                 "libvirt.LibvirtDriver)"
             )
         self.refresh(starting=True)
+        with contained("Failed to import what is needed later; do not upgrade below this service"):
+            self._load()
         if not self.discovery.roots.shows_all_processes():
             LOG.error(
                 "nova-compute runs in its own PID namespace and cannot see the host's processes. "
@@ -91,6 +95,16 @@ class Periods:
         with contained("Failed to check the device nodes and libraries of containers"):
             cards = (*self.assigned.whole.cards(), *self.vgpus.containers_cards())
             self.discovery.ways.host_hooks.began(cards, self.host)
+
+    def _load(self) -> None:
+        """Import now what is imported when it is used, here and in the privileged process.
+
+        Once the package is upgraded, its files are another release's, until the service restarts.
+        """
+        service.load()
+        nova_gpu.privsep.load()
+        if self._has_groups():
+            nova_gpu.privsep.loading.load()
 
     def _other_service(self) -> str | None:
         """Return the nova-compute on this host that gives its GPUs to guests already."""
@@ -125,15 +139,23 @@ class Periods:
             contextlib.ExitStack() as failure,
         ):
             failure.callback(self.cards.withhold)
-            self._look(starting)
+            if self._look(starting) and self._has_groups():
+                whole, divided = self.assigned.whole.free(), self.assigned.parts.divided()
+                counters.period(len(whole) + divided.free)
             failure.pop_all()
 
-    def _look(self, starting: bool) -> None:
+    def _has_groups(self) -> bool:
+        """Return whether this host has cards, or had some that Placement still lists."""
+        return bool(self.assigned or self.assigned.whole.provider_uuids)
+
+    def _look(self, starting: bool) -> bool:
+        """Read the sources and act on changes; return whether all of them could be read."""
+        is_read = True
         self.releases.write_again()
         self.releases.resume()
         say = self.cards.look()
-        if starting or self.assigned or self.assigned.whole.provider_uuids:
-            self.usage_reader.look_again()
+        if starting or self._has_groups():
+            is_read = self.usage_reader.look_again()
             self.proofs.withdraw_used()
             if self.usage_reader.read_records():
                 if starting and self.vgpus.divide():
@@ -159,11 +181,15 @@ class Periods:
                     self.lost_reasons.write()
                     self.stops.settle(self.ledger.now)
                 self.reconciliation.look()
-            elif self.ledger.now.records is None:
-                self.cards.withhold_whole()
+            else:
+                is_read = False
+                if self.ledger.now.records is None:
+                    self.cards.withhold_whole()
         self.discovery.ways.host_hooks.domain_gone()
-        say()
+        if say:
+            say()
         self.cards.note_faults()
+        return is_read and say is not None
 
     def _knows_providers(self) -> bool:
         try:

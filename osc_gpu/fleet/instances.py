@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import itertools
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from concurrent import futures
 from typing import Any
 
 from osc_lib import exceptions
@@ -23,6 +26,8 @@ from osc_gpu.providers import Provider
 from osc_gpu.resource_request import Size
 
 _NOT_NOVAS = "Nova has no such instance"
+# Nova asks each host by RPC, and a host answers in milliseconds or never.
+_HOSTS_AT_ONCE = 16
 # Added to the traits of groups whose GPUs preemptible instances may get
 _FOR_ALL = "for all"
 _Amounts = Mapping[str, int]
@@ -84,6 +89,7 @@ def read(connection: rest.Snapshot) -> Fleet:
         by_host[group[0].host].append(group)
     summaries = hosts.summaries(connection, {roots[name] for name in by_host if name in roots})
     up, until_by_host = hosts.up(connection), closed_hosts.kept_until(connection)
+    modules = _modules(connection, by_host, known, up)
     made, instances, shared = [], [], {}
     for name, of_host in by_host.items():
         listed_groups = [provider for provider, _ in of_host]
@@ -101,46 +107,66 @@ def read(connection: rest.Snapshot) -> Fleet:
         made.append(Host(name, listed_groups[0].unusable, True, own, groups))
         there = []
         for consumer, held in held_by.items():
-            server = known.get(consumer) or known.get(_moving(connection, consumer))
+            server = known.get(consumer) or known.get(
+                consumers.moving(connection, consumer, name) or ""
+            )
             instance = _instance(
                 *(connection, consumer, server, name),
                 *(held, groups, taken.get(consumer, {}), name in up),
             )
-            if name in up and server and server.id == consumer:
-                instance = dataclasses.replace(
-                    instance, sets=_sets(connection, server, held, groups)
-                )
-            there.append(instance)
+            there.append(dataclasses.replace(instance, sets=modules.get(consumer, ())))
         instances += fleet.with_last_set(there, groups)
         if cards := _shared(listed_groups):
             shared[name] = cards
     return Fleet(tuple(made), tuple(instances), shared)
 
 
-def _sets(connection: Any, server: Any, held: Mapping[int, int], groups: Sequence[Group]) -> Sets:
-    """Return the modules that a running server has by its diagnostics, as *held* is indexed."""
-    on_boards = [number for number in held if groups[number].board]
-    if len(on_boards) != 1 or server.status == "SHUTOFF":
-        return ()
-    try:
-        listed, _ = servers.cards(connection, server)
-    except exceptions.CommandError:
-        return ()
-    modules = tuple(sorted(card["module"] for card in listed if "module" in card))
-    (number,) = on_boards
-    return ((number, modules),) if len(modules) == held[number] else ()
+def _modules(
+    connection: Any,
+    by_host: Mapping[str, Sequence[tuple[Provider, _Amounts]]],
+    known: Mapping[str, Any],
+    up: Container[str],
+) -> Mapping[str, Sets]:
+    """Return the modules of servers on boards, by the server's uuid, as their hosts report them.
 
-
-def _moving(connection: Any, consumer: str) -> str | None:
-    """Return the uuid of the server that migrates, ``None`` if *consumer* is no migration.
-
-    Until a migration is finished, it is the consumer of the GPUs on the source.
+    Several hosts are asked at the same time. A host that does not answer is not asked again: each
+    of its answers would take a minute.
     """
-    with rest.clean_refusals("Nova"):
-        migrations = connection.compute.migrations()
-    return next(
-        (migration.server_id for migration in migrations if migration.uuid == consumer), None
-    )
+
+    def of_host(name: str) -> dict[str, Sets]:
+        groups = [provider.group for provider, _ in by_host[name]]
+        held_by = _held(amounts for _, amounts in by_host[name])
+        on_boards = {
+            consumer: boards
+            for consumer, held in held_by.items()
+            if (boards := [number for number in held if groups[number].board])
+        }
+        sets: dict[str, Sets] = {}
+        with contextlib.suppress(exceptions.CommandError):
+            for consumer, boards in on_boards.items():
+                server, (number, *more) = known.get(consumer), boards
+                board, own = groups[number].board, held_by[consumer][number]
+                # One that has all that is taken is not asked (:func:`fleet.with_last_set`).
+                if server and board and not more and len(board.taken) > own:
+                    sets[consumer] = _sets(connection, server, number, own)
+        return sets
+
+    there = [name for name in by_host if name in up]
+    with futures.ThreadPoolExecutor(_HOSTS_AT_ONCE) as pool:
+        return dict(itertools.chain.from_iterable(map(dict.items, pool.map(of_host, there))))
+
+
+def _sets(connection: Any, server: Any, number: int, count: int) -> Sets:
+    """Return the modules of group *number* that a running server has by its diagnostics.
+
+    :param count: the number of its GPUs of that group
+    :raises CommandError: if its host does not answer
+    """
+    if server.status == "SHUTOFF":
+        return ()
+    listed, _ = servers.cards(connection, server)
+    modules = tuple(sorted(card["module"] for card in listed if "module" in card))
+    return ((number, modules),) if len(modules) == count else ()
 
 
 def _own(

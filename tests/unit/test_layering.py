@@ -7,8 +7,10 @@ import ast
 import functools
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 import tomllib
 import unittest
 
@@ -60,6 +62,40 @@ class ImportsTest(unittest.TestCase):
         command = [sys.executable, "-W", "ignore", "-c", text]
         done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
         self.assertEqual("False True True\nFalse\n", done.stdout, done.stderr)
+
+    def test_nova_compute_goes_on_when_its_files_are_another_releases(self) -> None:
+        """From the upgrade of the package to the restart of the service; here they are gone."""
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copytree(PACKAGE, f"{folder}/nova_gpu")
+            command = [sys.executable, "-W", "ignore", "-c", _UPGRADED, folder]
+            done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
+        self.assertEqual("[] True written\n", done.stdout, done.stderr)
+
+
+_UPGRADED = """
+import pathlib, shutil, sys
+from unittest import mock
+import nova_gpu.privsep
+from nova_gpu.virt import driver, periodic
+from nova_gpu.virt.delivery import service
+from nova_gpu.host.nvidia import nvml
+from nova_gpu.host.pci import sysfs
+from nova_gpu.host.roots import Roots
+from nova_gpu.host.vfio import rebinder
+periods = mock.Mock()
+periods._has_groups.return_value = False
+periodic.Periods._load(periods)
+folder = pathlib.Path(sys.argv[1])
+shutil.rmtree(folder / "nova_gpu")
+for module, names in ((nova_gpu.privsep, nova_gpu.privsep._MODULES), (service, service.__all__)):
+    assert all(getattr(module, name) for name in names)
+means = rebinder.Means(Roots(), folder, 60)
+attribute = folder / "attribute"
+attribute.touch()
+sysfs.write(str(attribute), "written", 60)
+found = rebinder.look({"devices": []}, means)["holders"]
+print(found, nvml.run([], 60).startswith(b"{"), attribute.read_text())
+"""
 
 
 class NamespacesTest(unittest.TestCase):

@@ -27,6 +27,8 @@ If devices of Nova's own passthrough are free near free GPUs, ``near`` has for e
 numbers: the largest number of its free GPUs behind the switch of one network function, the largest
 number on the NUMA node of one, and both again for NVMe disks (``"near": [[2, 4, 0, 0]]``).
 
+``release`` is the version of nova-gpu that the host runs, for the upgrade check only.
+
 A reader uses the fields it knows and ignores the rest, so that a later release may add fields
 without a new version. In version 1 a group ended with ``total``; hosts that report it count as
 hosts whose models, memory and topology are unknown.
@@ -161,7 +163,8 @@ class Report:
 
     ``free`` has for each group of ``host`` its free GPUs, and ``free_partitions`` its pairs of a
     set's size and how many more guests of that size fit. Both are ``None`` if the host does not
-    report them. ``near`` has the numbers that :meth:`beside` returns.
+    report them. ``near`` has the numbers that :meth:`beside` returns. ``release`` is the version of
+    nova-gpu, ``None`` of a release that does not report it.
     """
 
     host: HostStats
@@ -170,6 +173,7 @@ class Report:
     divided: Divided = UNDIVIDED
     free_partitions: tuple[tuple[tuple[int, int], ...], ...] | None = None
     near: tuple[tuple[int, ...], ...] | None = None
+    release: str | None = None
 
     def each_group(self) -> Iterator[tuple[GroupStats, Cells, tuple[tuple[int, int], ...]]]:
         """Yield each group, its free GPUs, and its pairs in ``free_partitions``.
@@ -226,6 +230,8 @@ def dumps(report: Report) -> str:
         fields["free_partitions"] = report.free_partitions
     if report.near is not None:
         fields["near"] = report.near
+    if report.release is not None:
+        fields["release"] = report.release
     return json.dumps(fields, separators=(",", ":"))
 
 
@@ -263,6 +269,7 @@ def loads(text: str) -> Report:
             if "free_partitions" in fields
             else None,
             _near(fields["near"], len(groups)) if "near" in fields else None,
+            None if fields.get("release") is None else str(fields["release"]),
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as e:
         raise exception.InvalidStats(text, f"{type(e).__name__}: {e}") from e

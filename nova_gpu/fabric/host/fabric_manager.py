@@ -22,7 +22,7 @@ from nova_gpu.host import child, processes
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import files
 
-_PROBE = pathlib.Path(__file__).with_name("fabric_probe.py")
+_PROBE = child.source(pathlib.Path(__file__).with_name("fabric_probe.py"))
 
 # The part of the timeout that connecting may take, so that the library itself reports a failure to
 # connect before the whole timeout ends.

@@ -27,8 +27,6 @@ import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-if not __package__:  # run by its path, with -I
-    sys.path.append(__file__.rpartition("/nova_gpu/")[0])
 from nova_gpu.host import processes
 
 TYPE_CHECKING = False

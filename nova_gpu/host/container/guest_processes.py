@@ -24,7 +24,7 @@ from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import open_devices
 from nova_gpu.host.vfio.rebinder import Means
 
-SCRIPT = pathlib.Path(__file__).with_name("end_processes.py")
+SCRIPT = child.source(pathlib.Path(__file__).with_name("end_processes.py"), processes)
 
 
 # What to do about a process that is not ended, by the reason

@@ -22,7 +22,7 @@ from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.pci import selection
 from nova_gpu.host.roots import Roots
 
-_MAKER = pathlib.Path(__file__).with_name("mig_maker.py")
+_MAKER = child.source(pathlib.Path(__file__).with_name("mig_maker.py"))
 # How often MIG mode is set, one second apart: it cannot be turned on while a process has the card
 # open, as nova-gpu's own probe of NVML has for some seconds.
 _TRIES = 15
@@ -160,7 +160,7 @@ def make(card: PciAddress, profile: str, roots: Roots, timeout_s: float) -> int:
         raise refused("it is not bound to NVIDIA's driver", "bind it to that driver")
     if gpu_instances.is_divided(card, roots):
         return 0
-    command = [sys.executable, "-P", str(_MAKER), str(card), profile, str(_TRIES)]
+    command = [sys.executable, "-P", "-c", _MAKER, str(card), profile, str(_TRIES)]
     try:
         answer = json_text.parse(child.run(command, timeout_s))
         if "error" not in answer:

@@ -18,7 +18,7 @@ from nova_gpu.host import child
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import files
 
-_SCRIPT = pathlib.Path(__file__).with_name("kmsg.py")
+_SCRIPT = child.source(pathlib.Path(__file__).with_name("kmsg.py"))
 
 # "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python, GPU has fallen off the bus."; drivers
 # before 2020 wrote "Xid (0000:3b:00)", and pid and name are not always there. Of a MIG instance it

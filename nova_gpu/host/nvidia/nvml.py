@@ -137,7 +137,7 @@ _NOT_UNDERSTOOD = (
     *(ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError),
     exception.InvalidPciAddress,
 )
-_PROBE = pathlib.Path(__file__).with_name("nvml_probe.py")
+_PROBE = child.source(pathlib.Path(__file__).with_name("nvml_probe.py"))
 # A process that is killed inside the driver ends only when the driver releases it.
 _hanging: list[subprocess.Popen[bytes]] = []
 
@@ -349,7 +349,7 @@ def run(arguments: Sequence[str], timeout_s: float) -> bytes:
     if _hanging:  # in every period there would be one more that cannot be killed
         raise NoAnswer(f"an earlier probe (pid {_hanging[0].pid}) still hangs in the driver")
     try:
-        return child.run([sys.executable, "-P", str(_PROBE), *arguments], timeout_s)
+        return child.run([sys.executable, "-P", "-c", _PROBE, *arguments], timeout_s)
     except child.TimedOut as error:
         _hanging.append(error.process)
         raise NoAnswer(f"the probe {error} ([gpu]nvml_timeout) and was killed") from error

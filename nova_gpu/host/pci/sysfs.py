@@ -40,7 +40,7 @@ _HIGH = _IORESOURCE_MEM | _IORESOURCE_PREFETCH | _IORESOURCE_MEM_64
 # The function's own BARs; the lines of the ROM and of its virtual functions follow.
 _BARS = 6
 _ROOT = re.compile("pci[0-9a-f]{4,8}:[0-9a-f]{2}")
-_WRITER = pathlib.Path(__file__).with_name("write_attribute.py")
+_WRITER = child.source(pathlib.Path(__file__).with_name("write_attribute.py"))
 
 
 def device(address: model.PciAddress | str, roots: Roots) -> str:

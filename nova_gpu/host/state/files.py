@@ -118,19 +118,27 @@ def write_json(
     mode: int | None = None,
     indent: int | None = None,
     trusted: bool = False,
+    durable: bool = True,
 ) -> None:
     """Write *content* as JSON to the file at *path*, by :func:`write`."""
-    write(path, json.dumps(content, indent=indent).encode(), mode=mode, trusted=trusted)
+    text = json.dumps(content, indent=indent)
+    write(path, text.encode(), mode=mode, trusted=trusted, durable=durable)
 
 
 def write(
-    path: pathlib.Path, content: bytes, *, mode: int | None = None, trusted: bool = False
+    path: pathlib.Path,
+    content: bytes,
+    *,
+    mode: int | None = None,
+    trusted: bool = False,
+    durable: bool = True,
 ) -> None:
     """Write *content* to the file at *path*, whose former content stays after a failure.
 
     The folder must exist.
 
     :param mode: the permissions of the file; by default 0666 without the umask
+    :param durable: whether to wait for the disk, so that a power failure loses nothing
     :raises OSError: if it cannot be written
     :raises Untrusted: with *trusted*, if another user could change its folder
     """
@@ -144,9 +152,11 @@ def write(
                 os.fchmod(fd, mode)
             file.write(content)
             file.flush()
-            os.fsync(fd)
+            if durable:
+                os.fsync(fd)
         os.rename(draft, path.name, src_dir_fd=folder, dst_dir_fd=folder)
-        os.fsync(folder)  # the name as well is to be found after a power failure
+        if durable:
+            os.fsync(folder)  # the name as well is to be found after a power failure
 
 
 def remove(path: pathlib.Path, *, trusted: bool = False) -> None:

@@ -28,7 +28,7 @@ from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import open_devices, rebinder
 from nova_gpu.host.vfio.rebinder import Means
 
-SCRIPT = pathlib.Path(__file__).with_name("reset_script.py")
+SCRIPT = child.source(pathlib.Path(__file__).with_name("reset_script.py"))
 
 _BUS = "bus"
 _LOOK_AGAIN_S = 0.2

@@ -32,8 +32,6 @@ import os
 import sys
 import time
 
-if not __package__:  # run by its path, with -I
-    sys.path.append(__file__.rpartition("/nova_gpu/")[0])
 from nova_gpu.host import processes
 
 TYPE_CHECKING = False

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from nova_gpu.core import json_text
-from nova_gpu.host import child
+from nova_gpu.host import child, processes
 from nova_gpu.host.roots import Roots
 
-_SCRIPT = pathlib.Path(__file__).with_name("rebind_script.py")
+_SCRIPT = child.source(pathlib.Path(__file__).with_name("rebind_script.py"), processes)
 # How the names of the steps before any binding begin
 LOOKS = ("looking", "reading")
 _SETTLE_S = 5.0

@@ -41,3 +41,9 @@ def __getattr__(name: str) -> types.ModuleType:
     package = _PACKAGES.get(name, __package__)
     module = globals()[name] = importlib.import_module(f"{package}.{name}")
     return module
+
+
+def load() -> None:
+    """Import all modules, as their files are another release's once the package is upgraded."""
+    for name in __all__:
+        __getattr__(name)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from nova_gpu.core import availability
+from nova_gpu.core import availability, release
 from nova_gpu.core.availability import Reasons, Scope, Source, Unavailable
 from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup, GroupKey, PciAddress, Product
 from nova_gpu.core.scheduling import stats
@@ -130,6 +130,7 @@ def report(
             divided,
             free_partitions=sets if any(sets) else None,
             near=near if any(map(any, near)) else None,
+            release=release.running(),
         )
     )
 

@@ -110,18 +110,22 @@ def publish(
     return tuple(name for name in inventory if name in (*offer.inventory, offer.model))
 
 
-def _by_model(offer: Offer, present: Collection[str]) -> dict[str, Mapping[str, int | float]]:
+def _by_model(
+    offer: Offer, present: Mapping[str, Mapping[str, int | float]]
+) -> dict[str, Mapping[str, int | float]]:
     """Return the inventory of *offer*, with the class of its model where models are counted.
 
-    Classes stay once they are offered, because Placement refuses to remove what has allocations:
-    that of the model for further instances, and that of a model with another name reserved.
+    Classes stay once they are offered, because Placement refuses to remove what has allocations,
+    and then Nova starts no service and claims nothing on the host: that of the model for further
+    instances, and others reserved, such as a former name of the model and what another release
+    counts.
 
-    :param present: the classes that the provider has
+    :param present: the provider's inventory
     """
-    inventory = dict(offer.inventory)
+    inventory = {
+        name: {**record, "reserved": record["total"]} for name, record in present.items()
+    } | dict(offer.inventory)
     for record in offer.inventory.values():
-        reserved = {**record, "reserved": record["total"]}
-        inventory |= {name: reserved for name in present if names.is_model_class(name)}
         if offer.model and (CONF.gpu.count_models or offer.model in present):
             inventory[offer.model] = record
     return inventory

@@ -281,6 +281,11 @@ class Snapshot:
                 uncovered[provider] = uncovered.get(provider, _NO_DEVICE).union(lacking)
         return uncovered
 
+    def may_hold(self, consumer: str) -> bool:
+        """Return whether *consumer* had an allocation from this host, or that was not read yet."""
+        known = self.allocations
+        return known is None or any(consumer in amounts for amounts in known.by_provider.values())
+
     def lacking(self) -> Mapping[str, Mapping[str, int]]:
         """Return what instances lack of their allocations from the compute node, by instance."""
         known = self.allocations.lacking if self.allocations else {}

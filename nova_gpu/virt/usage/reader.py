@@ -62,12 +62,14 @@ class UsageReader:
             self._looking.release()
         return named
 
-    def look_again(self) -> None:
-        """Read the domains into the ledger; if libvirt does not answer, log that instead."""
+    def look_again(self) -> bool:
+        """Read the domains into the ledger, and return whether libvirt answered."""
         try:
             self.look_at_domains()
         except exception.DomainsUnreadable as error:
             LOG.error("%s. nova-compute goes on with the GPUs' last known state.", error)
+            return False
+        return True
 
     def read_records(self) -> bool:
         """Read Nova's database into the ledger, and return whether it answered."""

@@ -131,25 +131,27 @@ def read(
                 idle.add(uuid)
             if instance.task_state not in (task_states.DELETING, task_states.SOFT_DELETING):
                 here.add(uuid)
-    consumers: dict[str, frozenset[str]] = {}
+    # Nova keeps a failed migration until its instance is deleted: an instance may have hundreds.
+    by_instance: dict[str, list[objects.Migration]] = {}
     for migration in migrations:
-        uuid = migration.instance_uuid
-        consumers[uuid] = consumers.get(uuid, frozenset()) | {migration.uuid}
+        by_instance.setdefault(migration.instance_uuid, []).append(migration)
+    for uuid, own in by_instance.items():
         with alone(uuid):
             moving = by_uuid.get(uuid) or _instance(context, uuid)
             if moving is None:
                 continue
-            if migration.dest_compute == host and _is_busy(moving):
-                busy.add(uuid)
-            if not _keeps(migration, moving):
-                continue
-            sides = [(migration.source_compute, "old_resources")]
-            sides += [(migration.dest_compute, "new_resources")]
-            for compute, attribute in sides:
-                if compute == host and attribute in moving.migration_context:
-                    devices_kept = frozenset(_gpus(getattr(moving.migration_context, attribute)))
-                    counted[uuid] = counted.get(uuid, frozenset()) | devices_kept
-                    projects[uuid] = moving.project_id
+            for migration in own:
+                if migration.dest_compute == host and _is_busy(moving):
+                    busy.add(uuid)
+                if not _keeps(migration, moving):
+                    continue
+                sides = [(migration.source_compute, "old_resources")]
+                sides += [(migration.dest_compute, "new_resources")]
+                for compute, attribute in sides:
+                    if compute == host and attribute in moving.migration_context:
+                        gpus = frozenset(_gpus(getattr(moving.migration_context, attribute)))
+                        counted[uuid] = counted.get(uuid, frozenset()) | gpus
+                        projects[uuid] = moving.project_id
     returning: set[str] = set()
     for uuid in set(guests) - counted.keys() - unread:
         with alone(uuid):
@@ -167,7 +169,7 @@ def read(
         frozenset(settled - unread),
         frozenset(idle - unread),
         frozenset(here - unread),
-        consumers,
+        {uuid: frozenset(item.uuid for item in own) for uuid, own in by_instance.items()},
     )
 
 

@@ -58,13 +58,19 @@ class AbandonedMoves:
         self._seen: set[str] = set()
 
     def end(
-        self, reportclient: Any, nodename: str, had_by: Callable[[str], Collection[Device]]
+        self,
+        reportclient: Any,
+        nodename: str,
+        had_by: Callable[[str], Collection[Device]],
+        may_hold: Callable[[str], bool],
     ) -> None:
         """Release the GPUs of moves that are abandoned now and were in the last period.
 
         Raise nothing. Call this once in a period, and never in a claim.
 
         :param had_by: return the devices of an instance's domain on this host, by its uuid
+        :param may_hold: return whether Placement counted anything of this host for a consumer when
+            it was last asked, or was not asked yet
         """
         context = nova_context.get_admin_context()
         before, self._seen = self._seen, set()
@@ -76,11 +82,23 @@ class AbandonedMoves:
         except boundary.Failure as error:
             LOG.warning("Cannot look for abandoned moves: %s", error)
             return
+        # Nova keeps a failed migration until its instance is deleted, so there may be hundreds.
+        instances: dict[str, objects.Instance | None] = {}
         for migration in migrations:
+            if not self._may_be_abandoned(migration, had_by):
+                continue
             try:
                 with boundary.crossed():
-                    instance = self._abandoned(context, migration, had_by)
-                    if instance is None or _is_over(context, reportclient, migration, instance):
+                    uuid = migration.instance_uuid
+                    if uuid not in instances:
+                        instances[uuid] = None  # is asked for once, also if that fails
+                        instances[uuid] = objects.Instance.get_by_uuid(
+                            context, uuid, expected_attrs=["migration_context", "resources"]
+                        )
+                    instance = instances[uuid]
+                    if instance is None or not self._is_abandoned(migration, instance):
+                        continue
+                    if _is_over(context, reportclient, migration, instance, may_hold):
                         continue
                     self._seen.add(migration.uuid)
                     if migration.uuid in before:
@@ -93,35 +111,35 @@ class AbandonedMoves:
                     instance_uuid=migration.instance_uuid,
                 )
 
-    def _abandoned(
-        self,
-        context: nova_context.RequestContext,
-        migration: objects.Migration,
-        had_by: Callable[[str], Collection[Device]],
-    ) -> objects.Instance | None:
-        """Return the instance of *migration* if the migration is abandoned, else ``None``."""
-        is_live = migration.migration_type == "live-migration"
+    def _may_be_abandoned(
+        self, migration: objects.Migration, had_by: Callable[[str], Collection[Device]]
+    ) -> bool:
+        """Return whether *migration* is one to look at, without a look at its instance."""
+        is_live = _is_live(migration)
         statuses = _AS_IT_RUNS if is_live else _BEFORE_THE_MOVE
         has_failed = migration.status == "error" and not is_live
         ends = (migration.source_compute, migration.dest_compute if has_failed else None)
-        if (
-            self._host not in ends
-            or migration.status not in statuses
-            or not (is_live or migration.migration_type in ("resize", "migration"))
-            or (is_live and not had_by(migration.instance_uuid))
-        ):
-            return None
-        instance = objects.Instance.get_by_uuid(
-            context, migration.instance_uuid, expected_attrs=["migration_context", "resources"]
+        return (
+            self._host in ends
+            and migration.status in statuses
+            and (is_live or migration.migration_type in ("resize", "migration"))
+            and bool(not is_live or had_by(migration.instance_uuid))
         )
-        moving = instance.migration_context
+
+    def _is_abandoned(self, migration: objects.Migration, instance: objects.Instance) -> bool:
+        is_live, moving = _is_live(migration), instance.migration_context
         if is_live and (moving is None or moving.migration_id != migration.id):
-            return None
+            return False
         settled = instance.vm_state in _SETTLED and instance.task_state is None
+        has_failed = migration.status == "error" and not is_live
         is_from_here = migration.source_compute == self._host
         if has_failed and is_from_here and instance.vm_state == vm_states.ERROR:
             settled = instance.task_state in (None, *_TASKS_BEFORE)
-        return instance if instance.host == self._host and settled else None
+        return bool(instance.host == self._host and settled)
+
+
+def _is_live(migration: objects.Migration) -> bool:
+    return bool(migration.migration_type == "live-migration")
 
 
 def _is_over(
@@ -129,13 +147,14 @@ def _is_over(
     reportclient: Any,
     migration: objects.Migration,
     instance: objects.Instance,
+    may_hold: Callable[[str], bool],
 ) -> bool:
     """Return whether *migration* is a failed resize or cold migration with no GPUs to release."""
     return (
         migration.status == "error"
-        and migration.migration_type != "live-migration"
+        and not _is_live(migration)
         and not _is_claimed(migration, instance)
-        and not _held(context, reportclient, migration, instance)
+        and not (may_hold(migration.uuid) and _held(context, reportclient, migration, instance))
     )
 
 

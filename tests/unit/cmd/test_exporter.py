@@ -142,7 +142,9 @@ class ExporterTest(base.HostTestCase):
                 {
                     "claims": 7,
                     "vgpu_claims": 3,
-                    "failures": {"CardInUse": 2},
+                    "failures": {"CardInUse": 2, "OfAnotherRelease": 1},
+                    "period_at": 1.5,
+                    "free": 4,
                     "cleanings": {"clean": 3},
                     "cleaning_seconds": {"clean": 4.5},
                 }
@@ -151,7 +153,16 @@ class ExporterTest(base.HostTestCase):
         found = self.samples()
         self.assertEqual(7, found["nova_gpu_claims_total"])
         self.assertEqual(3, found["nova_gpu_vgpu_claims_total"])
-        self.assertEqual(2, found['nova_gpu_start_failures_total{reason="CardInUse"}'])
+        failures = 'nova_gpu_start_failures_total{cause="%s",reason="%s"}'
+        for cause, reason, count in (
+            ("host", "CardInUse", 2),
+            ("unknown", "UnknownFailure", 0),
+            ("request", "GuestUnfit", 0),
+            ("unknown", "OfAnotherRelease", 1),
+        ):
+            self.assertEqual(count, found[failures % (cause, reason)])
+        self.assertEqual(1.5, found["nova_gpu_period_timestamp_seconds"])
+        self.assertEqual(4, found["nova_gpu_free"])
         self.assertEqual(3, found['nova_gpu_cleaning_seconds_count{outcome="clean"}'])
         self.assertEqual(4.5, found['nova_gpu_cleaning_seconds_sum{outcome="clean"}'])
 
@@ -160,8 +171,8 @@ class ExporterTest(base.HostTestCase):
         self.build()
         found = self.samples()
         for name in (
-            'nova_gpu_start_failures_total{reason="CardInUse"}',
-            'nova_gpu_start_failures_total{reason="DiscoveryFailed"}',
+            'nova_gpu_start_failures_total{cause="host",reason="CardInUse"}',
+            'nova_gpu_start_failures_total{cause="host",reason="DiscoveryFailed"}',
             'nova_gpu_cleaning_seconds_count{outcome="clean"}',
             'nova_gpu_cleaning_seconds_count{outcome="failed"}',
         ):

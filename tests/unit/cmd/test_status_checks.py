@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import pathlib
 from typing import Any
@@ -15,7 +16,7 @@ from oslo_upgradecheck.upgradecheck import Code
 from oslo_utils.fixture import uuidsentinel as uuids
 
 from nova_gpu.cmd import status
-from nova_gpu.core import names
+from nova_gpu.core import names, release
 from nova_gpu.core.scheduling import stats
 from tests.fixtures import hosts
 
@@ -139,14 +140,19 @@ class ChecksTest(test.TestCase):
         ).create()
 
     def test_hosts(self) -> None:
-        report = stats.dumps(stats.Report(stats.HostStats("LXC", ())))
+        own = stats.Report(stats.HostStats("LXC", ()), release=release.running())
+        report = stats.dumps(own)
         self.add_host("now", report)
         self.add_host("without", None)
         self.assertEqual(Code.SUCCESS, self.checks._check_hosts().code)
         self.add_host("older", report.replace('"v":2', '"v":1'))
         self.add_host("newer", report.replace('"v":2', '"v":99'))
+        for name, other in (("forgotten", None), ("other", "1.0.0")):
+            self.add_host(name, stats.dumps(dataclasses.replace(own, release=other)))
         result = self.checks._check_hosts()
-        self.assertResult(Code.WARNING, "older: version 1, not 2", result)
+        self.assertResult(Code.WARNING, "older: version 1 of the report, not 2", result)
+        for text in ("forgotten: an older release, not", "other: 1.0.0, not"):
+            self.assertResult(Code.WARNING, text, result)
         self.assertResult(Code.WARNING, "newer: a host's report of its GPUs cannot be", result)
         self.assertNotIn("without", result.details)
         self.assertNotIn("now:", result.details)

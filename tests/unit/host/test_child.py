@@ -3,7 +3,6 @@ import pathlib
 import subprocess
 import sys
 
-import fixtures
 from oslotest import base
 
 from nova_gpu.host import child
@@ -27,20 +26,59 @@ class TestRun(base.BaseTestCase):
         self.assertEqual(f"did not answer within {limit_s} s", str(error))
         self.assertIsNotNone(error.process.poll())
 
-    def test_it_hangs_in_a_process_that_eventlet_patched(self) -> None:
+    def test_in_a_process_that_eventlet_patched(self) -> None:
         """As nova-compute is before Nova 2026.1, where all classes of a timeout are other ones"""
-        source = (
-            "import eventlet; eventlet.monkey_patch(); from nova_gpu.host import child\n"
-            "try: child.run(['sleep', '1000'], 1)\n"
-            "except child.TimedOut as error: print(error.process.poll())"
+        found = child.run([sys.executable, "-W", "ignore", "-c", _PATCHED], 400).decode()
+        late, killed, babble = "TimedOut b'here\\n' -9", "Failed ended with -9: no message", 100_000
+        self.assertEqual(
+            [
+                f"hangs: {late}",
+                f"dies: {killed}",
+                f"babbles: {babble}",
+                f"ahead: {late}",
+                f"a shell: {late}",
+                "others: True",
+            ],
+            found.splitlines(),
         )
-        command = [sys.executable, "-W", "ignore", "-c", source]
-        self.assertEqual(b"-9\n", child.run(command, 200))
 
     def test_failure(self) -> None:
         error = self.assertRaises(child.Failed, self.run_python, "raise SystemExit('no way')")
         self.assertEqual("ended with 1: no way", str(error))
 
+
+_PATCHED = """
+import eventlet; eventlet.monkey_patch()
+import sys
+from nova_gpu.host import child
+
+hang = "print('here', flush=True); import time; time.sleep(1000)"
+ahead = child.Ahead(f"import sys; sys.stdin.readline(); {hang}")
+python = [sys.executable, "-I", "-S", "-c"]
+ticks = []
+
+def tick():
+    while True:
+        ticks.append(1)
+        eventlet.sleep(0.05)
+
+eventlet.spawn(tick)
+for name, run in (
+    ("hangs", lambda: child.run([*python, hang], 3)),
+    ("dies", lambda: child.run([*python, "import os; os.kill(os.getpid(), 9)"], 200)),
+    ("babbles", lambda: len(child.run([*python, "print('x' * 99_999)"], 200))),
+    ("ahead", lambda: (ahead.start(), ahead.run(b"it\\n", 3))),
+    ("a shell", lambda: child.run(["sh", "-c", "echo here; sleep 1000 & wait"], 3)),
+):
+    try:
+        print(f"{name}: {run()}")
+    except child.TimedOut as error:
+        print(f"{name}: TimedOut {error.output} {error.process.poll()}")
+    except child.Failed as error:
+        print(f"{name}: Failed {error}")
+# The other green threads go on while a child hangs.
+print("others:", len(ticks) > 9)
+"""
 
 # Says that it has begun, and what it was told
 _READER = "import sys; print('begun', flush=True); print(sys.stdin.readline(), end='')"
@@ -48,12 +86,7 @@ _READER = "import sys; print('begun', flush=True); print(sys.stdin.readline(), e
 
 class TestAhead(base.BaseTestCase):
     def ahead(self, source: str = _READER) -> child.Ahead:
-        return child.Ahead(self.script(source))
-
-    def script(self, source: str) -> pathlib.Path:
-        path = pathlib.Path(self.useFixture(fixtures.TempDir()).path, "script.py")
-        path.write_text(source)
-        return path
+        return child.Ahead(source)
 
     def test_without_a_start(self) -> None:
         ahead = self.ahead()
@@ -80,12 +113,11 @@ class TestAhead(base.BaseTestCase):
 
     def test_ends_with_who_started_it(self) -> None:
         """Where that dies without a word, too. It only reads: of what it wrote it would end."""
-        script = self.script("import sys; sys.stdin.read()")
         source = f"""
 import os, pathlib, sys
 sys.path.insert(0, {str(pathlib.Path(child.__file__).parents[2])!r})
 from nova_gpu.host import child
-ahead = child.Ahead(pathlib.Path({str(script)!r}))
+ahead = child.Ahead("import sys; sys.stdin.read()")
 ahead.start()
 print(ahead._process.pid, flush=True)
 os.kill(os.getpid(), 9)

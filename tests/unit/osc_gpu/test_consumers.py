@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from nova_gpu.core import names
-from osc_gpu import usage
+from osc_gpu import capacity, usage
 from tests.fixtures.bases.reading import (
     ReadingTestCase,
     new_uuid,
@@ -13,7 +13,7 @@ from tests.fixtures.bases.reading import (
 
 class ConsumersTest(ReadingTestCase):
     def test_requests_grow_by_pages_alone(self) -> None:
-        self.assertGrowsByPages((usage.ShowUsage,))
+        self.assertGrowsByPages((usage.ShowUsage,), (capacity.ShowCapacity, "two"))
 
     def usage(self) -> tuple[set[tuple[str, int, str]], int]:
         """Each server, what it has and the remark; and how many providers were asked about"""
@@ -37,7 +37,9 @@ class ConsumersTest(ReadingTestCase):
         move, stranger = new_uuid(), new_uuid()
         for consumer in (move, stranger):
             self.placement.allocate({group: {names.RESOURCE_CLASS: 1}}, consumer)
-        self.nova.migrations.append({"id": 1, "uuid": move, "instance_uuid": moved})
+        begun = {"id": 1, "uuid": move, "instance_uuid": moved, "source_compute": "busy"}
+        ended = ({"id": n, "uuid": str(n), "source_compute": "quiet"} for n in range(2, 50))
+        self.nova.migrations += [begun, *ended]
         remarks = "kept until its move is confirmed or reverted", usage._UNKNOWN
         found = {
             (has, 1, ""),
@@ -45,6 +47,7 @@ class ConsumersTest(ReadingTestCase):
             *zip((moved, stranger), (1, 1), remarks, strict=True),
         }
         self.assertEqual((found, 1), self.usage())
+        self.assertEqual(1, self.asked["/os-migrations"])
 
     def test_which_of_a_hosts_products(self) -> None:
         node = self.placement.add_host("host")

@@ -54,6 +54,7 @@ class HostsTest(test.NoDBTestCase):
         self.placement.add_group(free, 8)
         self.placement.add_group(part, 8, used=5)
         self.placement.add_group(ill, 8, reserved=7)
+        self.placement.add_group(self.add_host("full"), 8, reserved=1, used=6)
         for name, state, status in (("down", "down", "enabled"), ("off", "up", "disabled")):
             self.placement.add_group(self.add_host(name, state=state, status=status), 8)
         self.placement.drain(self.nodes[-1].id)
@@ -67,6 +68,7 @@ class HostsTest(test.NoDBTestCase):
                 "free": (4, "no more GPUs"),
                 "part": (1, "no more GPUs"),
                 "ill": (0, "2 GPUs asked for, 1 of 8 free (7 out of service)"),
+                "full": (0, "2 GPUs asked for, 1 of 7 free"),
                 "down": (0, "its compute service is down"),
                 "off": (0, "it is drained; its compute service is disabled: moved"),
                 "drained": (0, "it is drained"),

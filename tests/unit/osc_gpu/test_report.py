@@ -105,7 +105,7 @@ class FleetTest(test.NoDBTestCase):
         of_group = collections.Counter(
             uuid for uuid in (roomy, packed) for url in self.asked if uuid in url
         )
-        self.assertEqual({roomy: 2, packed: 4}, of_group)
+        self.assertEqual({roomy: 2, packed: 2}, of_group)
 
     def test_nobody_has_gpus(self) -> None:
         self.add_host("host")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+from typing import Any
 
 import nova_gpu.privsep.cleaning
 import nova_gpu.privsep.nodes
@@ -38,6 +39,9 @@ class OursTest(VerbTestCase):
 
     def test_others(self) -> None:
         before = self.files()
+        call: Any = nova_gpu.privsep.vfio.give_to_host
+        refusal = self.assertRaises(exception.AnotherRelease, call, CARD, caller="1.0.0")
+        self.assertIn("upgraded on this host from 1.0.0 to", str(refusal))
         refused = {
             nova_gpu.privsep.cleaning.reset: exception.NotClean,
             nova_gpu.privsep.cleaning.run_command: exception.NotClean,

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import pathlib
 import types
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -13,9 +15,10 @@ from nova import objects
 from nova.virt.libvirt import guest as libvirt_guest
 from oslo_utils.fixture import uuidsentinel as uuids
 
+from nova_gpu.conf import CONF
 from nova_gpu.core import availability, exception
 from nova_gpu.core.scheduling import stats
-from nova_gpu.virt import cards
+from nova_gpu.virt import cards, counters
 from nova_gpu.virt.ended_moves import EndedMoves
 from nova_gpu.virt.inventory import discovery
 from nova_gpu.virt.inventory.card_inventory import CardInventory
@@ -92,7 +95,7 @@ class HostGPUsTest(ComputeTestCase):
     def test_cards_that_come_go_and_fail(self) -> None:
         self.host.remove(TWO)
         self.host.add_gpu(NEW, "10de", "2335", driver="vfio-pci")
-        look = self.gpus.periods.cards.look
+        look: Callable[[], Any] = self.gpus.periods.cards.look
         say, words = look(), f"GPU {NEW} (H200 SXM 141GB) is offered to instances"
         self.assertNotIn(words, self.log.output, "said once it is known whose")
         say()
@@ -102,7 +105,7 @@ class HostGPUsTest(ComputeTestCase):
         self.assertEqual(gone, self.offered())
         lost = exception.DiscoveryFailed("/sys", "no sysfs")
         with fixtures.MockPatchObject(discovery.Discovery, "find", side_effect=lost):
-            look()()
+            self.assertIsNone(look())
         self.assertEqual(gone, self.offered())
         self.assertIn("nova-compute goes on with the GPUs' last known state", self.log.output)
         card = next(each for each in self.gpus._published.cards() if str(each.address) == NEW)
@@ -113,14 +116,18 @@ class HostGPUsTest(ComputeTestCase):
 
     def test_look_that_fails_gives_nobody_a_card(self) -> None:
         """Until one does not"""
+        seen = counters.read(pathlib.Path(CONF.state_path))
+        self.assertEqual(3, seen.free)
         with fixtures.MockPatchObject(cards.Cards, "look", side_effect=ZeroDivisionError):
             self.gpus.periods.refresh()
         self.assertIn("GPU discovery failed", self.log.output)
+        self.assertEqual(seen, counters.read(pathlib.Path(CONF.state_path)))
         self.assertEqual(0, self.gpus.publication.free())
         self.compute.publish()
         self.assertEqual((2, 2), self.inventory())
         self.compute.period()
         self.assertEqual(((2, 0), 3), (self.inventory(), self.gpus.publication.free()))
+        self.assertGreater(counters.read(pathlib.Path(CONF.state_path)).period_at, seen.period_at)
 
     def test_inventory_that_fails_takes_no_claim(self) -> None:
         """As at the first of a service, whose tree Placement filled without the devices"""

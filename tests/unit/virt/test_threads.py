@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 
@@ -14,6 +15,7 @@ from oslo_context import fixture as request_fixture
 from oslotest import base
 
 from nova_gpu.conf import CONF
+from nova_gpu.host import child
 from nova_gpu.virt import threads
 
 
@@ -57,6 +59,54 @@ class ForEachTest(base.BaseTestCase):
         self.addCleanup(setattr, request_context._request_store, "context", None)
         named = [each and each.request_id for each in found]
         self.assertEqual([None, None, "req-1", "req-1"], named)
+
+    def test_in_a_process_that_eventlet_patched(self) -> None:
+        """As nova-compute is before Nova 2026.1, with all that waits in it"""
+        found = child.run([sys.executable, "-W", "ignore", "-c", _PATCHED], 400).decode()
+        self.assertEqual("[0, 1, 2] zero late False None 2\n", found)
+
+
+_PATCHED = """
+import eventlet; eventlet.monkey_patch()
+import threading
+import time
+from concurrent import futures
+from nova import utils
+utils.concurrency_mode_threading = lambda: False
+from nova_gpu.host import service_socket
+from nova_gpu.host.roots import Roots
+from nova_gpu.notifications import Outbox
+from nova_gpu.virt import threads
+
+together, met = threading.Event(), []
+
+def meet(number):
+    met.append(number)
+    together.set() if len(met) == 3 else together.wait(200)
+
+def fail(number):
+    raise ValueError("zero")
+
+threads.for_each(meet, range(3))
+try:
+    threads.for_each(fail, range(2))
+except ValueError as error:
+    failure = error
+try:
+    threads.begin(lambda _: time.sleep(1000), None).result(0.1)
+except futures.TimeoutError:
+    waited = "late"
+lock = threading.Lock()
+lock.acquire()
+got = lock.acquire(timeout=0.1)
+sent, outbox = [], Outbox()
+outbox.put(lambda: sent.append(1))
+outbox.put(lambda: sent.append(2))
+other = service_socket.claim(Roots())
+while len(sent) < 2:
+    time.sleep(0.01)
+print(sorted(met), failure, waited, got, other, len(sent))
+"""
 
 
 class ShareTest(base.BaseTestCase):

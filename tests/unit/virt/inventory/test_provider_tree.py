@@ -77,7 +77,15 @@ class ProviderTreeTest(unittest.TestCase):
     def test_a_class_for_the_model_stays(self) -> None:
         """Placement refuses to remove what instances have."""
         record = self.tree.data(self._publish(reserved=1)).inventory["PGPU"]
-        of_then = {"PGPU": record, "CUSTOM_GPU_MODEL_TESLA_M2090": {}, "CUSTOM_GPU_MODEL_OLD": {}}
+        of_then = dict.fromkeys(
+            (
+                "PGPU",
+                "CUSTOM_GPU_MODEL_TESLA_M2090",
+                "CUSTOM_GPU_MODEL_OLD",
+                "CUSTOM_OF_A_LATER_RELEASE",
+            ),
+            record,
+        )
         self.tree.update_inventory(NAME, of_then)
         found = self.tree.data(self._publish(reserved=1)).inventory
         self.assertEqual(
@@ -85,6 +93,7 @@ class ProviderTreeTest(unittest.TestCase):
                 "PGPU": record,
                 "CUSTOM_GPU_MODEL_TESLA_M2090": record,
                 "CUSTOM_GPU_MODEL_OLD": record | {"reserved": 2},
+                "CUSTOM_OF_A_LATER_RELEASE": record | {"reserved": 2},
             },
             found,
         )

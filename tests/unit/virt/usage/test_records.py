@@ -85,6 +85,13 @@ class ReadTest(unittest.TestCase):
             self.assertEqual({ONE: {(GROUP, A)}, TWO: {(GROUP, B)}}, found.counted)
             self.assertEqual({ONE}, found.busy)
 
+    def test_hundreds_of_failed_moves_cost_one_look_up(self) -> None:
+        failed = [migration(ONE, "host1", "host2", status="error") for _ in range(300)]
+        with mock.patch.object(records, "_instance", return_value=None) as asked:
+            found = answer([], failed)
+        self.assertEqual(1, asked.call_count)
+        self.assertEqual({ONE: {item.uuid for item in failed}}, found.migrations)
+
     def test_who_is_stopped(self) -> None:
         three, four = uuidutils.generate_uuid(), uuidutils.generate_uuid()
         found = answer(

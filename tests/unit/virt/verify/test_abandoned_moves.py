@@ -78,7 +78,9 @@ class AbandonedMovesTest(base.BaseTestCase):
         """Whether the move was ended after so many looks"""
         self.saved.clear()
         for _ in range(count):
-            self.moves.end(self.placement, NODE, lambda _: self.has)
+            self.moves.end(
+                self.placement, NODE, lambda _: self.has, self.placement.allocated.__contains__
+            )
         return bool(self.saved)
 
     def test_resize_that_nobody_goes_on_with(self) -> None:
@@ -190,6 +192,26 @@ class AbandonedMovesTest(base.BaseTestCase):
         self.migration.status, self.instance.vm_state = "migrating", "error"
         self.instance.task_state = "resize_migrating"
         self.assertFalse(self.looks())
+
+    def test_hundreds_that_failed_cost_one_look_up(self) -> None:
+        """Nova keeps them until their instance is deleted; of some that is gone already."""
+        self.has = devices(["0000:3b:00.0"])
+        self.placement.allocated.clear()
+        fields = {"source_compute": HOST, "dest_compute": "host2", "status": "error"}
+        failed = [
+            objects.Migration(id=n, uuid=str(n), instance_uuid=UUID, migration_type=kind, **fields)
+            for n, kind in enumerate(["live-migration", "migration"] * 150)
+        ]
+        patch = fixtures.MockPatchObject
+        name = "get_in_progress_and_error"
+        self.useFixture(patch(objects.MigrationList, name, return_value=failed))
+        name = "get_allocations_for_consumer"
+        self.useFixture(patch(self.placement, name, side_effect=AssertionError))
+        for found in ({"return_value": self.instance}, {"side_effect": OSError("gone")}):
+            asked = self.useFixture(patch(objects.Instance, "get_by_uuid", **found)).mock
+            self.assertFalse(self.looks())
+            self.assertEqual(2, asked.call_count)
+        self.assertEqual(2, self.log.output.count("gone"))
 
     def test_nothing_is_raised(self) -> None:
         name, lost = "get_in_progress_and_error", OSError("no conductor")

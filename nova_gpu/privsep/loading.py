@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A call that lets the privileged process import all modules of this package that it may need."""
+
+from __future__ import annotations
+
+import nova_gpu.privsep
+from nova_gpu.privsep.entrypoint import entrypoint
+
+
+@entrypoint
+def load() -> None:
+    nova_gpu.privsep.load()
