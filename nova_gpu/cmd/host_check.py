@@ -61,7 +61,7 @@ def check(host: discovery.Discovery, root: pathlib.Path) -> list[Finding]:
     )
     alike = collections.Counter(gpu.product for gpu in gpus if gpu.address not in parts)
     findings = [
-        _in_parts(gpu, parts[gpu.address], reasons.get(gpu.address, ()))
+        _in_parts(gpu, parts[gpu.address], reasons.get(gpu.address, ()), host.roots)
         if gpu.address in parts
         else _finding(host, gpu, root, reasons.get(gpu.address, ()), alike[gpu.product])
         for gpu in gpus
@@ -76,15 +76,25 @@ def _on_board(finding: Finding, gpu: GPU, sets: Sets) -> Finding:
     return dataclasses.replace(finding, obstacles=obstacles, remarks=(*finding.remarks, *remarks))
 
 
-def _in_parts(gpu: GPU, card: DividedCard, reasons: Reasons) -> Finding:
+def _in_parts(gpu: GPU, card: DividedCard, reasons: Reasons, roots: Roots) -> Finding:
     remark = "offered in parts, as vGPUs (see nova-gpu list)"
     if card.has_instances:
         remark = "offered in parts, as its MIG instances (see nova-gpu list)"
     elif card.parents.keys() == {gpu.address}:
         remark += "; without a value of [gpu]vgpu_types it is offered whole"
     obstacles, drivers = tuple(map(str, reasons)), {str(gpu.address): gpu.driver}
-    remarks = () if obstacles else (remark,)
+    remarks = () if obstacles else (remark, *_shared(gpu, card, roots))
     return Finding(str(gpu.address), _name(gpu), drivers, obstacles, remarks)
+
+
+def _shared(gpu: GPU, card: DividedCard, roots: Roots) -> Iterator[str]:
+    if others := sorted(discovery.reached(gpu, card, roots) - {gpu.address}):
+        listed = ", ".join(map(str, others))
+        yield f"its parts may reach the memory of {listed}: " + (
+            "[gpu]split_link_groups lets several guests have them, which can read each other's"
+            if CONF.gpu.split_link_groups
+            else "one guest at a time gets parts of these cards"
+        )
 
 
 def _name(gpu: GPU) -> str:

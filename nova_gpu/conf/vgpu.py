@@ -48,9 +48,9 @@ no instance has the card whole, and keeps the host's drivers from taking them
 (``sriov_drivers_autoprobe``). A card that has functions already keeps those. For NVIDIA's cards set
 the largest number that they support: NVIDIA's ``/usr/lib/nvidia/sriov-manage`` enables all
 functions, and NVIDIA's driver takes them. A card with GPU instances is not changed, as these would
-be lost. AMD's module gim makes the functions of AMD's cards when it is loaded (``modprobe gim
-vf_num=8``); do not name those here. A card named here is never offered whole, even if its functions
-could not be enabled. Only for hosts of KVM or QEMU guests.
+be lost. AMD's module gim makes the functions of AMD's cards when it is loaded, as many as its
+parameter ``vf_num`` says; do not name those here. A card named here is never offered whole, even if
+its functions could not be enabled. Only for hosts of KVM or QEMU guests.
 
 Related options:
 

@@ -4,7 +4,9 @@ guest and back."""
 
 from __future__ import annotations
 
-from tests.fixtures import hosts, sriov_kernel
+from unittest import mock
+
+from tests.fixtures import hosts, pci, sriov_kernel
 from tests.functional import alone, divided, plain
 from tests.functional.divided import FIRST
 
@@ -52,3 +54,45 @@ class RefusalsTest(alone.Alone, plain.PlainServersTestBase):
         self.assertIn(
             f"its virtual function {FIRST.replace('.0', '.2')} is bound to i915", self.log()
         )
+
+
+class TenantsTest(plain.PlainServersTestBase):
+    """Two tenants' functions of four MI300X, which gim makes one of each"""
+
+    MACHINE = "cpu-only"
+    PROVIDER = "_gpu_1002_74a1_vgpu_vf"
+    CARDS = tuple(f"0000:{bus}3:00.0" for bus in "0123")
+
+    def prepare(self, host: hosts.Host) -> None:
+        for card in self.CARDS:
+            host.add_gpu(card, "1002", "74a1", class_code=0x120000, driver="gim", totalvfs=1)
+            host.add_vf(card, *plain.functions(card, 1))
+            host.set_autoprobe(card, enabled=False)
+
+    def set_sharing(self, mode: int) -> None:
+        path = self.hosts["host1"].roots.sysfs / "module/gim/parameters/fb_sharing_mode"
+        pci.write(path, f"{mode}\n")
+        self.restart_host("host1")
+
+    def test_one_tenant_has_the_cards_that_share_memory(self) -> None:
+        one = self.flavor(**plain.FLAVOR)
+        self.assertEqual((4, 4, 0), self.vgpus(), "whether they share is unknown")
+        self.flags(group="gpu", link_groups=[" ".join(self.CARDS[::2]), " ".join(self.CARDS[1::2])])
+        self.set_sharing(8)
+        self.assertEqual((4, 4, 0), self.vgpus(), "more than the sets")
+        self.assertIn("gim lets up to 8 cards share their memory", self.log())
+        self.set_sharing(2)
+        self.assertEqual((4, 0, 0), self.vgpus())
+        pair = self.boot(self.flavor(vgpus="= 2", vgpu_type="s== vf"))
+        self.assertEqual(
+            plain.slots(self.CARDS[0], 1) + plain.slots(self.CARDS[2], 1), self.recorded(pair)
+        )
+        with mock.patch.object(self.api, "project_id", "other-tenant"):
+            other = self.boot(one)
+            self.assertEqual(plain.slots(self.CARDS[1], 1), self.recorded(other))
+            self.period()
+            self.assertEqual((4, 1, 3), self.vgpus())
+        self.assertIn("none free", self.boot_refused(one))
+        self._delete_server(other)
+        self.set_sharing(1)
+        self.assertEqual((4, 0, 2), self.vgpus())

@@ -30,6 +30,7 @@ from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.pci import consoles, direct_links, discovery, identity, selection
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import quarantine
+from nova_gpu.host.vgpu import gim
 from nova_gpu.virt import sets
 from nova_gpu.virt.delivery import ways
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
@@ -143,7 +144,8 @@ class Discovery:
         divided = self.ways.divided(gpus.values(), made.recorded_types())
         shared, others = sorted_out(gpus, divided, self.ways)
         parts = {address: card.card for address, card in shared.items()}
-        return parts, {**held_in_parts(gpus, parts, made.instances()), **others}
+        own = {address: card.reasons for address, card in shared.items() if card.reasons}
+        return parts, {**own, **held_in_parts(gpus, parts, made.instances()), **others}
 
     def divided_since(self, given_whole: Iterable[GPU]) -> dict[PciAddress, Reasons]:
         """Return a reason against each card that an instance has whole and that is in MIG mode now.
@@ -265,7 +267,12 @@ def sorted_out(
                     slot: (Unavailable(text, "", Source.HOST),)
                     for slot, text in unavailable.items()
                 }
-                cards[address] = SharedCard(gpus[address], part, withheld, types)
+                if reason := _undeclared(gpus[address], part, gpus.values(), ways.roots):
+                    withheld[address] = (Unavailable(reason, "", Source.DIVISION),)
+                joined = reached(gpus[address], part, ways.roots)
+                if CONF.gpu.split_link_groups:
+                    joined = frozenset()
+                cards[address] = SharedCard(gpus[address], part, withheld, types, joined)
         elif unfit and (whole := selected(card)):
             others[address] = unfit[min(whole.types)]
         elif card.has_instances:
@@ -289,6 +296,27 @@ def sorted_out(
         if reason := ways.undivided(gpus[address]) or _novas_to_divide(address, gpus):
             others[address] = reason
     return cards, of_all(Source.DIVISION, others)
+
+
+def _undeclared(gpu: GPU, card: DividedCard, gpus: Iterable[GPU], roots: Roots) -> str | None:
+    """Return why new guests cannot get the functions of a card that may share its memory."""
+    if CONF.gpu.split_link_groups or not _is_plain(card):
+        return None
+    return gim.undeclared(gpu, len(card.parents), gpus, roots)
+
+
+def reached(gpu: GPU, card: DividedCard, roots: Roots) -> frozenset[PciAddress]:
+    """Return the cards whose memory the parts of *card* may reach, empty if only its own.
+
+    NVIDIA's driver on the host separates its vGPUs, whatever links join their cards.
+    """
+    if not (gpu.links and _is_plain(card)) or gim.is_alone(gpu, len(card.parents), roots):
+        return frozenset()
+    return frozenset({gpu.address, *(link.peer for link in gpu.links)})
+
+
+def _is_plain(card: DividedCard) -> bool:
+    return any(parent.kind is Kind.PLAIN for parent in card.parents.values())
 
 
 def held_in_parts(
