@@ -16,8 +16,10 @@ from nova_gpu.core.model import PciAddress
 # of a resource provider's name, which has no room for longer ids.
 _TYPE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 
-# The type of a virtual function that needs none: it has no driver's name in front.
+# The type of virtual functions that need none: it has no driver's name in front. On a host where
+# those of one product differ, the division follows: vf-of-2-16384mib.
 FUNCTION_TYPE = "vf"
+_DIVISION = f"{FUNCTION_TYPE}-of-"
 
 # No card carries nearly as many of a type. Each slot is listed, so nonsense from a driver could
 # fill the memory.
@@ -37,6 +39,16 @@ LOST = "the MIG instance is no longer on its card"
 def is_type_id(text: str) -> bool:
     """Return whether *text* has the form of a vGPU type's id, such as ``nvidia-35``."""
     return _TYPE_ID.fullmatch(text) is not None
+
+
+def function_type(number: int, memory_mib: int | None = None) -> str:
+    """Return the type of a function that is one of *number* and has this memory, if known."""
+    return f"{_DIVISION}{number}" + (f"-{memory_mib}mib" if memory_mib else "")
+
+
+def is_function_type(type_id: str) -> bool:
+    """Return whether *type_id* is that of virtual functions which need no vGPU type."""
+    return type_id == FUNCTION_TYPE or type_id.startswith(_DIVISION)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -64,8 +76,8 @@ class Kind(enum.Enum):
     """The form in which a PCI function provides vGPUs.
 
     MEDIATED: mediated devices. TYPED: the function is a virtual function that gets an NVIDIA vGPU
-    type. PLAIN: the function is a virtual function without a type; its vGPU has the type
-    FUNCTION_TYPE. INSTANCE: MIG instances that the operator has made.
+    type. PLAIN: the function is a virtual function without a type; its vGPU has a type of
+    :func:`is_function_type`. INSTANCE: MIG instances that the operator has made.
     """
 
     MEDIATED = enum.auto()
@@ -114,6 +126,11 @@ class DividedCard:
     def has_instances(self) -> bool:
         """Whether the operator has divided the card into MIG instances."""
         return any(parent.kind is Kind.INSTANCE for parent in self.parents.values())
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the card's vGPUs are its virtual functions as they are."""
+        return any(parent.kind is Kind.PLAIN for parent in self.parents.values())
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
@@ -175,12 +192,14 @@ class Slot:
 
     @property
     def place(self) -> Slot:
-        """The slot, but with an empty ``type_id`` for a MIG instance.
+        """The slot, but with an empty ``type_id`` for a MIG instance or a function without a type.
 
         Slots with the same place are one device, which one guest at a time may have. The operator
-        may make a MIG instance anew with another profile and the same number.
+        may make a MIG instance anew with another profile and the same number, and the type of a
+        function follows from the host's other functions.
         """
-        return Slot(self.parent, "", self.number) if self.is_mig else self
+        is_any = self.is_mig or is_function_type(self.type_id)
+        return Slot(self.parent, "", self.number) if is_any else self
 
 
 def device_uuid(instance_uuid: str, slot: Slot) -> str:

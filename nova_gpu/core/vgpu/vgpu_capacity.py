@@ -4,7 +4,8 @@
 Types share the capacity of a card: what vGPUs of one type take is reserved in the inventories of
 the others. The driver reports how much the existing vGPUs take. Only nova-gpu knows which vGPUs are
 promised to instances but not made yet; until a promised one is made, its card accepts that type
-only. MIG instances do not share capacity: they exist, each with its type, and are free or in use.
+only. MIG instances and functions without types do not share capacity: they exist, each with its
+type, and are free or in use.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ def room(
         return Room(max(carried(card, type_id) or 0, own + free), own, free)
     promised = [slot.type_id for slot in pending]
     free = 0
-    if all(profile == type_id for profile in promised):
+    if card.is_plain:
+        free = sum(1 for _ in _open(card, type_id, taken, pending))
+    elif all(profile == type_id for profile in promised):
         free = max(_available(card, type_id) - len(promised), 0)
     return Room(max(_most(card, type_id) or 0, own + free), own, free)
 

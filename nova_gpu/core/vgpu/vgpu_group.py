@@ -88,6 +88,8 @@ class SharedCard:
             yield from vgpu_capacity.instances(self.card, type_id)
             return
         for address, parent in self.card.parents.items():
+            if self.card.is_plain and not parent.available.get(type_id):
+                continue  # a function of another size
             count = parent.available.get(type_id, 0) + parent.made.get(type_id, 0)
             for number in range(total if len(self.card.parents) == 1 else max(count, 1)):
                 yield Slot(address, type_id, number)

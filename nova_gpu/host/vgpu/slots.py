@@ -9,7 +9,7 @@ Sources as in :mod:`nova_gpu.host.vgpu.mdev` and :mod:`nova_gpu.host.vgpu.sriov`
 from __future__ import annotations
 
 from nova_gpu.core import exception
-from nova_gpu.core.vgpu.vgpu import FUNCTION_TYPE, Slot
+from nova_gpu.core.vgpu.vgpu import Slot, is_function_type
 from nova_gpu.host import child
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
@@ -34,7 +34,7 @@ def make(slot: Slot, uuid: str, roots: Roots, timeout_s: float) -> None:
 
     device = sysfs.device(slot.parent, roots)
     try:
-        if slot.type_id == FUNCTION_TYPE:
+        if is_function_type(slot.type_id):
             if reason := virtual_functions.obstacle(slot.parent, roots):
                 raise refused(reason, "then start the instance again")
             return

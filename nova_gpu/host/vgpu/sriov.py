@@ -70,16 +70,13 @@ def virtual_functions(device: str) -> Mapping[str, PciAddress]:
 
 
 def memory_mib(device: str, number: int) -> int | None:
-    """Return the memory that each of *number* virtual functions of Intel's xe driver has at least.
+    """Return the memory of a virtual function of Intel's xe driver, counted from 1.
 
     Return ``None`` if it is unknown, as before Linux 7.0. Source: the kernel's
-    Documentation/ABI/testing/sysfs-driver-intel-xe-sriov, which counts the functions from 1.
+    Documentation/ABI/testing/sysfs-driver-intel-xe-sriov.
     """
-    quotas = [
-        sysfs.decimal(f"{device}/sriov_admin/vf{index}/profile", "vram_quota")
-        for index in range(1, number + 1)
-    ]
-    return min((quota or 0 for quota in quotas), default=0) // 2**20 or None
+    quota = sysfs.decimal(f"{device}/sriov_admin/vf{number}/profile", "vram_quota")
+    return (quota or 0) // 2**20 or None
 
 
 def profiles(device: str) -> Profiles | None:

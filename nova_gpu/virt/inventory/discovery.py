@@ -300,7 +300,7 @@ def sorted_out(
 
 def _undeclared(gpu: GPU, card: DividedCard, gpus: Iterable[GPU], roots: Roots) -> str | None:
     """Return why new guests cannot get the functions of a card that may share its memory."""
-    if CONF.gpu.split_link_groups or not _is_plain(card):
+    if CONF.gpu.split_link_groups or not card.is_plain:
         return None
     return gim.undeclared(gpu, len(card.parents), gpus, roots)
 
@@ -310,13 +310,9 @@ def reached(gpu: GPU, card: DividedCard, roots: Roots) -> frozenset[PciAddress]:
 
     NVIDIA's driver on the host separates its vGPUs, whatever links join their cards.
     """
-    if not (gpu.links and _is_plain(card)) or gim.is_alone(gpu, len(card.parents), roots):
+    if not (gpu.links and card.is_plain) or gim.is_alone(gpu, len(card.parents), roots):
         return frozenset()
     return frozenset({gpu.address, *(link.peer for link in gpu.links)})
-
-
-def _is_plain(card: DividedCard) -> bool:
-    return any(parent.kind is Kind.PLAIN for parent in card.parents.values())
 
 
 def held_in_parts(
