@@ -30,7 +30,7 @@ from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.pci import consoles, direct_links, discovery, identity, selection
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import quarantine
-from nova_gpu.host.vgpu import gim
+from nova_gpu.host.vgpu import gim, virtual_functions
 from nova_gpu.virt import sets
 from nova_gpu.virt.delivery import ways
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
@@ -256,6 +256,10 @@ def sorted_out(
                 _report(address, reasons_by_card)
             if card.sharing:
                 _report(address, _SHARING)
+            if part.is_plain and (
+                text := virtual_functions.unlimited(address, len(part.parents), ways.roots)
+            ):
+                _warn(address, text)
             if reason := ways.obstacle(gpus[address], part):
                 others[address] = reason
             else:
@@ -387,3 +391,9 @@ def _novas_types() -> Iterator[tuple[str, Collection[str]]]:
 def _report(address: PciAddress, reason: str) -> None:
     """Log, once for each *reason*, why some vGPUs of the card are not offered."""
     LOG.warning("Some vGPUs of GPU %s are not offered: %s", address, reason)
+
+
+@functools.cache
+def _warn(address: PciAddress, text: str) -> None:
+    """Log *text* about a card that is offered, once."""
+    LOG.warning("GPU %s: %s", address, text)

@@ -72,6 +72,19 @@ class HostCheckTest(base.HostTestCase):
         self.config.config(group="gpu", split_link_groups=True)
         self.assertIn("lets several guests have them", self.check(0))
 
+    def test_functions_of_intels_card(self) -> None:
+        host, function = hosts.Host(self.root), CARD.replace(".0", ".1")
+        host.add_gpu(CARD, "8086", "e211", totalvfs=1)
+        host.add_vf(CARD, function, driver="vfio-pci")
+        host.register_with_vfio(function)
+        quantum = host.path(CARD) / "sriov_admin/vf1/profile/exec_quantum_ms"
+        modules = self.root / "lib/modules" / os.uname().release
+        for value, module, said in ((0, "", True), (16, "", False), (16, "xe-vfio-pci", True)):
+            pci.write(quantum, f"{value}\n")
+            pci.write(modules / "modules.dep", f"kernel/drivers/vfio/pci/xe/{module}.ko:\n")
+            shown = self.check(0)
+            self.assertEqual(said, "is 0: a guest can keep" in shown or "xe-vfio-pci" in shown)
+
     def test_ports_that_only_root_can_read(self) -> None:
         host = self.switch()
         (host.path("0000:02:01.0") / "config").unlink()

@@ -57,6 +57,15 @@ class TestDivided(HostTestCase):
         parents = {**cards[ONE].parents, **cards[TWO].parents}
         self.assertEqual(dict.fromkeys(functions, plain), {str(a): parents[a] for a in parents})
 
+    def test_memory_by_intels_i915(self) -> None:
+        """For data centers, on each tile"""
+        self.host.add_gpu(ONE, "8086", "56c0", totalvfs=31)
+        vgpu.add_functions(self.host, ONE, 1)
+        for tile in ("gt0", "gt1"):
+            folder = self.host.path(ONE) / f"drm/card0/prelim_iov/vf1/{tile}"
+            pci.write(folder / "lmem_quota", f"{2 << 30}\n")
+        self.assertEqual(4096, self.divided()[ONE].types["vf"].memory_mib)
+
     def test_plain_functions_that_differ(self) -> None:
         for quotas, types in (
             ((12, 12), {"vf-of-2-12288mib": ("vf-of-2", 12288, 2)}),
