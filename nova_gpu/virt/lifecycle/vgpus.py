@@ -28,6 +28,7 @@ from nova_gpu.core.model import GPU, GroupKey, PciAddress, Product
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Slot
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.host.pci import selection
+from nova_gpu.host.vgpu import slots
 from nova_gpu.virt import libvirt_errors, threads
 from nova_gpu.virt.delivery.delivery import Delivery, Grant
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
@@ -157,7 +158,8 @@ class VGPUs:
 
         :raises DeviceUnavailable: if one of them cannot be made now
         """
-        for slot in sorted(device.slots(devices)):
+        all_slots = sorted(device.slots(devices))
+        for slot in all_slots:
             other = self._made.instances().get(slot)
             if other not in (None, instance_uuid) and self.cards.look.is_made(slot, other):
                 raise exception.DeviceUnavailable(
@@ -170,7 +172,9 @@ class VGPUs:
                 self._made.add(slot, instance_uuid, self.cards.names(slot))
                 self.way(slot).prepare(slot, instance_uuid)
             except exception.DeviceUnavailable as error:
-                if _NO_MEMORY not in str(error) and self.way(slot).may_wedge:
+                is_others = any(text in str(error) for text in (_NO_MEMORY, slots.NOT_LISTED))
+                is_its_own = len(all_slots) == 1 and not is_others
+                if is_its_own and self.way(slot).may_wedge:
                     kind = self._kind(slot)
                     self._failed.failed(kind, slot.parent, _REFUSED, error, is_its_own=True)
                     self._reserve_failed()

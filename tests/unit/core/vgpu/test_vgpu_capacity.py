@@ -49,6 +49,23 @@ def slot(type_id: str, number: int = 0, parent: PciAddress = CARD) -> Slot:
     return Slot(parent, type_id, number)
 
 
+class MixedSizesTest(unittest.TestCase):
+    def test_beside_another_size(self) -> None:
+        """L40S by its own numbers for vGPUs of several sizes, as NVML's placements have them"""
+        types = {
+            f"{gib}C": VGPUType(f"{gib}C", memory_mib=gib * 1024, per_card=most)
+            for gib, most in ((16, 2), (8, 4), (4, 8))
+        }
+        for made, free in (((), [2, 4, 8]), (("16C",), [1, 2, 4])):
+            card = profiled(types, list(types), *made)
+            parents = {**card.parents}
+            for number in range(len(made), 12):
+                function = PciAddress(0, 0x3B, number >> 3, number & 7)
+                parents.setdefault(function, Parent(Kind.TYPED, dict.fromkeys(types, 1), {}))
+            card = dataclasses.replace(card, parents=parents)
+            self.assertEqual(free, [vgpu_capacity.room(card, t).free for t in types])
+
+
 class MediatedTest(unittest.TestCase):
     def test_what_is_promised_and_not_made_yet(self) -> None:
         card = mediated(P4, {"nvidia-63": 8, "nvidia-64": 4, "nvidia-65": 2}, {})

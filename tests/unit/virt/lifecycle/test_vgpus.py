@@ -158,7 +158,23 @@ class FailedStartsTest(VGPUsTestCase):
             with fixtures.MockPatch("nova_gpu.privsep.vgpu.make", side_effect=error):
                 for _ in range(failed_starts.MOST):
                     self.assertRaises(exception.DeviceUnavailable, self.vgpus.make, MINE, [slot])
+                    other = Slot.parse(f"{second}/nvidia-1147/0")
+                    both = [other, Slot.parse(f"{second}/nvidia-1155/0")]  # too many, maybe
+                    self.assertRaises(exception.DeviceUnavailable, self.vgpus.make, MINE, both)
         self.assertEqual({second}, self.offered())
+
+    def test_card_without_room_for_the_type(self) -> None:
+        """Such as one in MIG mode, whose GPU instances a boot of the host has removed"""
+        slot = Slot.parse(f"{self.functions[0]}/nvidia-1155/0")
+        for function in self.functions:
+            vgpu.set_profiles(self.host, function, {})
+        for _ in range(failed_starts.MOST):
+            with self.assertRaisesRegex(exception.DeviceUnavailable, "does not list the type"):
+                self.vgpus.make(MINE, [slot])
+        for function in self.functions:
+            vgpu.set_profiles(self.host, function, vgpu.L40S)
+        self.vgpus.cards.read_again(slot)
+        self.assertEqual(set(self.functions), self.offered())
 
     def test_two_functions_alike(self) -> None:
         first, second = (Slot.parse(f"{each}/nvidia-1155/0") for each in self.functions)
