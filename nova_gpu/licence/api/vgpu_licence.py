@@ -39,8 +39,9 @@ _OF_NVIDIA = "/nvidia-"
 def of_instance(instance: objects.Instance) -> dict[str, dict[str, str]]:
     """Return the licence of an instance with vGPUs of NVIDIA, or with whole cards.
 
-    It is empty for any other instance, and for whole cards without settings for these. The files are read at each call. A file that cannot be used is left out, with a warning in the
-    log: the instance boots without a licence.
+    It is empty for any other instance, and for whole cards without settings for these. The files
+    are read at each call. A file that cannot be used is left out, with a warning in the log: the
+    instance boots without a licence.
     """
     folder = CONF.gpu.vgpu_licences
     resources = instance.resources or ()

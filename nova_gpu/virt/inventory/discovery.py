@@ -81,6 +81,7 @@ class Discovery:
         self.quarantine = pathlib.Path(CONF.state_path, "gpu-quarantine")
         self.proofs = pathlib.Path(CONF.state_path, "gpu-clean")
         self.vgpus = pathlib.Path(CONF.state_path, "gpu-vgpus")
+        self.divided = pathlib.Path(CONF.state_path, "gpu-divided")
         self.providers = pathlib.Path(CONF.state_path, "gpu-providers")
         self.roots = Roots.of(CONF.gpu)
         self._selection = selection.Selection.parse(
