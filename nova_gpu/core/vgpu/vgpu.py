@@ -59,6 +59,7 @@ class VGPUType:
     many one guest can have. ``resolution`` is the largest one of a head, in pixels. ``slices`` is
     the share of a MIG card's compute. ``profile`` is the driver's number of the GPU instance
     profile that the vGPUs are made from: types with different profiles do not share capacity.
+    ``per_instance`` is how many vGPUs one such GPU instance carries, all of one memory size.
     """
 
     id: str
@@ -70,6 +71,7 @@ class VGPUType:
     slices: int | None = None
     profile: int | None = None
     per_guest: int | None = None
+    per_instance: int | None = None
 
 
 class Kind(enum.Enum):
@@ -92,13 +94,16 @@ class Parent:
 
     ``available`` is how many more vGPUs of each type its driver can make, ``made`` how many exist,
     both by the type's id. ``numbers`` are the slot numbers of the card's MIG instances, by the id
-    of their type (:func:`slot_number`); empty for any other kind.
+    of their type (:func:`slot_number`); empty for any other kind. ``gpu_instance`` is the id of the
+    GPU instance that the vGPU of a virtual function is in, ``None`` if there is none or it is
+    unknown.
     """
 
     kind: Kind
     available: Mapping[str, int]
     made: Mapping[str, int]
     numbers: Mapping[str, Collection[int]] = dataclasses.field(default_factory=dict)
+    gpu_instance: int | None = None
 
     def is_made(self, slot: Slot) -> bool:
         """Return whether the vGPU of *slot* exists; not for a function of kind ``MEDIATED``."""

@@ -129,6 +129,8 @@ def _left(card: DividedCard, facts: VGPUType) -> int | None:
     most = carried(card, facts.id)
     if most is None:
         return None
+    if (left := _left_in_instances(card, facts, most)) is not None:
+        return left
     made: collections.Counter[str] = collections.Counter()
     for parent in card.parents.values():
         made.update(parent.made)
@@ -137,6 +139,30 @@ def _left(card: DividedCard, facts: VGPUType) -> int | None:
         count * _weight(card, card.types.get(type_id, VGPUType(type_id)), facts)
         for type_id, count in made.items()
     )
+
+
+def _left_in_instances(card: DividedCard, facts: VGPUType, most: int) -> int | None:
+    """Return how many more vGPUs fit into GPU instances that several of them share by time.
+
+    A GPU instance carries vGPUs of one memory size (measured: bigstack-oss/cubecos). Return
+    ``None`` if the type has no such instances, or it is unknown where the existing vGPUs are.
+
+    :param most: how many vGPUs of the type the card's GPU instances carry
+    """
+    each = facts.per_instance
+    if facts.profile is None or not each:
+        return None
+    counts: collections.Counter[int] = collections.Counter()
+    sizes = {}
+    for parent in card.parents.values():
+        for other in (card.types.get(type_id) for type_id in parent.made):
+            if other is None or (other.profile == facts.profile and parent.gpu_instance is None):
+                return None
+            if other.profile == facts.profile and parent.gpu_instance is not None:
+                counts[parent.gpu_instance] += 1
+                sizes[parent.gpu_instance] = other.memory_mib
+    same = (each - count for g, count in counts.items() if sizes[g] == facts.memory_mib)
+    return (most // each - len(counts)) * each + sum(same)
 
 
 def _weight(card: DividedCard, other: VGPUType, facts: VGPUType) -> int:

@@ -223,7 +223,10 @@ def _parents(
                 for type_id in profiles.names.keys() - known.keys():
                     known[type_id] = sriov.named(type_id, profiles.names[type_id])
             before = profiles
-            yield function, profiles.parent
+            parent = profiles.parent
+            if parent.made and (instance := sriov.gpu_instance(device)) is not None:
+                parent = dataclasses.replace(parent, gpu_instance=instance)
+            yield function, parent
         elif type_ids := mdev.types(device):
             yield function, _mediating(device, type_ids, made.get(function, {}), known)
 

@@ -29,6 +29,7 @@ _LINE = re.compile(r"([0-9]{1,9})\s*:\s*(\S.*)")
 # series may be the number of its heads: M10-2B4.
 _NAME = re.compile(r".*?(?:-([1-8]))?-([0-9]{1,4})[A-Z]+4?")
 _MIB = 1024
+_NO_INSTANCE = 0xFFFFFFFF
 
 # How long a function of Intel's card computes before the next one's turn, and how long after that
 # its work is ended: Intel's for four functions of a Flex 170, and its driver's own later
@@ -132,6 +133,15 @@ def profiles(device: str) -> Profiles | None:
         return _profiles(current, creatable)
     except ValueError as error:
         raise ValueError(f"{folder}/{error}") from None
+
+
+def gpu_instance(device: str) -> int | None:
+    """Return the id of the GPU instance that the vGPU of a virtual function is in.
+
+    Return ``None`` without one: NVIDIA's driver then shows -1, its unsigned form, or no number.
+    """
+    number = sysfs.decimal(f"{device}/nvidia", "gpu_instance_id")
+    return number if number is not None and 0 <= number < _NO_INSTANCE else None
 
 
 # Hundreds of functions have the same texts. The cached result must not be changed.

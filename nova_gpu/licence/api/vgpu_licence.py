@@ -58,7 +58,7 @@ def of_instance(instance: objects.Instance) -> dict[str, dict[str, str]]:
             instance=instance,
         )
         return {}
-    licence = {}
+    licence: dict[str, str] = {}
     for key, ending in (_ENDINGS if is_vgpu else _ENDINGS_OF_WHOLE).items():
         if not is_vgpu and key == "token" and not licence:
             return {}

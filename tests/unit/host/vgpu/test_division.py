@@ -67,7 +67,7 @@ class TestDivided(HostTestCase):
         self.assertEqual(4096, self.divided()[ONE].types["vf"].memory_mib)
 
     def test_plain_functions_that_differ(self) -> None:
-        for quotas, types in (
+        cases: tuple[tuple[tuple[int, ...], dict[str, tuple[object, ...]]], ...] = (
             ((12, 12), {"vf-of-2-12288mib": ("vf-of-2", 12288, 2)}),
             ((0, 0), {"vf-of-2": ("vf-of-2", None, 2)}),
             (
@@ -78,7 +78,8 @@ class TestDivided(HostTestCase):
                     "vf-of-3": (None, None, 1),
                 },
             ),
-        ):
+        )
+        for quotas, types in cases:
             with self.subTest(quotas):
                 self.host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
                 self.add_plain(ONE, *quotas)
@@ -114,6 +115,16 @@ class TestDivided(HostTestCase):
             list(card.parents.values()),
         )
         self.assertEqual(1024, card.types["nvidia-1145"].memory_mib)
+
+    def test_where_a_vgpu_is_on_a_card_in_mig_mode(self) -> None:
+        self.host.add_gpu(TWO, "10de", "26b9", totalvfs=3)
+        for function, text in zip(
+            vgpu.add_functions(self.host, TWO, 3), ("3", str(0xFFFFFFFF), "?"), strict=True
+        ):
+            vgpu.set_profiles(self.host, function, {}, current=1147)
+            pci.write(self.host.path(function) / "nvidia/gpu_instance_id", f"{text}\n")
+        parents = self.divided()[TWO].parents.values()
+        self.assertEqual([3, None, None], [parent.gpu_instance for parent in parents])
 
     def test_a_full_card_names_its_types_no_longer(self) -> None:
         self.host.add_gpu(TWO, "10de", "26b9", totalvfs=1)

@@ -61,12 +61,12 @@ class TestEnable(EnableTestCase):
         self.assertIn("sriov_admin/vf1/profile/exec_quantum_ms is 0: a guest can keep", text)
         self.enable(2)
         self.assertIsNone(virtual_functions.unlimited(PciAddress.parse(CARD), 2, self.host.roots))
-        for path, value in (
+        for path, limit in (
             ("sriov_admin/vf1/profile/exec_quantum_ms", "16"),
             ("drm/card0/iov/vf1/gt0/preempt_timeout_us", "32000"),
             ("drm/card0/iov/vf2/gt1/exec_quantum_ms", "20\n"),
         ):
-            self.assertEqual(value, (self.host.path(CARD) / path).read_text())
+            self.assertEqual(limit, (self.host.path(CARD) / path).read_text())
 
     def test_others_than_there_are(self) -> None:
         self.enable(2)
