@@ -149,8 +149,8 @@ def _left_in_instances(card: DividedCard, facts: VGPUType, most: int) -> int | N
 
     :param most: how many vGPUs of the type the card's GPU instances carry
     """
-    each = facts.per_instance
-    if facts.profile is None or not each:
+    capacity = facts.per_instance
+    if facts.profile is None or not capacity:
         return None
     counts: collections.Counter[int] = collections.Counter()
     sizes = {}
@@ -161,8 +161,8 @@ def _left_in_instances(card: DividedCard, facts: VGPUType, most: int) -> int | N
             if other.profile == facts.profile and parent.gpu_instance is not None:
                 counts[parent.gpu_instance] += 1
                 sizes[parent.gpu_instance] = other.memory_mib
-    same = (each - count for g, count in counts.items() if sizes[g] == facts.memory_mib)
-    return (most // each - len(counts)) * each + sum(same)
+    same = (capacity - count for g, count in counts.items() if sizes[g] == facts.memory_mib)
+    return (most // capacity - len(counts)) * capacity + sum(same)
 
 
 def _weight(card: DividedCard, other: VGPUType, facts: VGPUType) -> int:
