@@ -199,6 +199,7 @@ def describe_vgpus(card: DividedCard) -> list[dict[str, Any]]:
             "available": 0 if card.has_instances else vgpu_capacity.room(card, type_id).free,
         }
         for type_id, facts in sorted(card.types.items())
+        if facts.per_card != 0
     ]
 
 

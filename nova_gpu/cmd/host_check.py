@@ -25,6 +25,7 @@ from nova_gpu.host.pci import acs, iommu
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import quarantine
 from nova_gpu.host.vfio import boot_configuration, open_devices, passthrough
+from nova_gpu.host.vgpu import virtual_functions
 from nova_gpu.virt.delivery import bind_failures, guest_address_space
 from nova_gpu.virt.inventory import discovery, joined_cards
 from nova_gpu.virt.sets import Sets
@@ -61,7 +62,7 @@ def check(host: discovery.Discovery, root: pathlib.Path) -> list[Finding]:
     )
     alike = collections.Counter(gpu.product for gpu in gpus if gpu.address not in parts)
     findings = [
-        _in_parts(gpu, parts[gpu.address], reasons.get(gpu.address, ()))
+        _in_parts(gpu, parts[gpu.address], root, reasons.get(gpu.address, ()), host.roots)
         if gpu.address in parts
         else _finding(host, gpu, root, reasons.get(gpu.address, ()), alike[gpu.product])
         for gpu in gpus
@@ -76,15 +77,38 @@ def _on_board(finding: Finding, gpu: GPU, sets: Sets) -> Finding:
     return dataclasses.replace(finding, obstacles=obstacles, remarks=(*finding.remarks, *remarks))
 
 
-def _in_parts(gpu: GPU, card: DividedCard, reasons: Reasons) -> Finding:
+def _in_parts(
+    gpu: GPU, card: DividedCard, root: pathlib.Path, reasons: Reasons, roots: Roots
+) -> Finding:
     remark = "offered in parts, as vGPUs (see nova-gpu list)"
     if card.has_instances:
         remark = "offered in parts, as its MIG instances (see nova-gpu list)"
     elif card.parents.keys() == {gpu.address}:
         remark += "; without a value of [gpu]vgpu_types it is offered whole"
     obstacles, drivers = tuple(map(str, reasons)), {str(gpu.address): gpu.driver}
-    remarks = () if obstacles else (remark,)
+    remarks = () if obstacles else (remark, *_of_plain(gpu, card, root, roots))
     return Finding(str(gpu.address), _name(gpu), drivers, obstacles, remarks)
+
+
+def _of_plain(gpu: GPU, card: DividedCard, root: pathlib.Path, roots: Roots) -> Iterator[str]:
+    """Yield remarks about virtual functions that guests get as they are."""
+    if not card.is_plain:
+        return
+    if text := virtual_functions.unlimited(gpu.address, len(card.parents), roots):
+        yield text
+    plain = [a for a in card.parents if iommu.driver(a, roots) == iommu.DRIVER]
+    if gpu.driver == "xe" and plain and boot_configuration.module_kind(root, "xe_vfio_pci"):
+        yield (
+            f"its function {min(plain)} is bound to vfio-pci, and not to xe-vfio-pci, which waits "
+            "for the card's reset of it between two guests; bind it to that, or to no driver"
+        )
+    if others := sorted(discovery.reached(gpu, card, roots) - {gpu.address}):
+        listed = ", ".join(map(str, others))
+        yield f"its parts may reach the memory of {listed}: " + (
+            "[gpu]split_link_groups lets several guests have them, which can read each other's"
+            if CONF.gpu.split_link_groups
+            else "one guest at a time gets parts of these cards"
+        )
 
 
 def _name(gpu: GPU) -> str:

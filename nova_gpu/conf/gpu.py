@@ -93,7 +93,8 @@ stay in one resource provider; if a host has boards of several names, its model 
         help="""
 PCI addresses of cards that direct links (NVLink, XGMI) join: ``0000:04:00.0 0000:05:00.0``. Set it
 once per set of cards. Only needed on KVM hosts, where no vendor driver can report the links. While
-a guest has a card of a set, no other guest gets a card of that set.
+a guest has a card of a set, or a virtual function without a type, no other guest gets one of that
+set. Cards of AMD whose functions share memory (gim's ``fb_sharing_mode``) must be listed.
 
 Related options:
 

@@ -34,8 +34,10 @@ Folder on the hosts of nova-api with the licences of NVIDIA's vGPUs, which guest
 vendordata: ``<project id>.tok`` is the client configuration token of NVIDIA's licence server for
 the instances of a project, ``<project id>.conf`` the text of their ``/etc/nvidia/gridd.conf``.
 ``default.tok`` and ``default.conf`` are for projects without such a file. Only instances that have
-vGPUs of NVIDIA's driver get them. A file to which other users of the host have access is not used.
-nova-api reads the files anew at each request. Unset: guests get no licence.
+vGPUs of NVIDIA's driver get them; with ``<project id>.whole.conf`` or ``default.whole.conf``, which
+is then their ``gridd.conf``, instances with whole cards, too. A file to which other users of the
+host have access is not used. nova-api reads the files anew at each request. Unset: guests get no
+licence.
 """,
     ),
     cfg.ListOpt(
@@ -48,14 +50,34 @@ no instance has the card whole, and keeps the host's drivers from taking them
 (``sriov_drivers_autoprobe``). A card that has functions already keeps those. For NVIDIA's cards set
 the largest number that they support: NVIDIA's ``/usr/lib/nvidia/sriov-manage`` enables all
 functions, and NVIDIA's driver takes them. A card with GPU instances is not changed, as these would
-be lost. AMD's module gim makes the functions of AMD's cards when it is loaded (``modprobe gim
-vf_num=8``); do not name those here. A card named here is never offered whole, even if its functions
-could not be enabled. Only for hosts of KVM or QEMU guests.
+be lost. AMD's module gim makes the functions of AMD's cards when it is loaded, as many as its
+parameter ``vf_num`` says; do not name those here. A card named here is never offered whole, even if
+its functions could not be enabled. Only for hosts of KVM or QEMU guests.
 
 Related options:
 
 * ``[gpu]vgpu_types`` says whether they are offered.
 * ``[gpu]bind_timeout``
+""",
+    ),
+    cfg.MultiStrOpt(
+        "divide_command",
+        default=[],
+        help="""
+A program of yours that prepares a card of NVIDIA's after its virtual functions are enabled and
+before a guest gets one: vGPUs of several sizes (``nvidia-smi vgpu -shm 1``), GPU instances
+(``nvidia-smi mig -cgi ... -C``), the scheduler of vGPUs. Set the option once for the absolute path
+of the program and once for each argument, in this order. There is no shell. nova-compute runs it as
+root at its first start after a boot of the host, for each card that ``[gpu]virtual_functions``
+names, with ``NOVA_GPU_ADDRESS`` and ``NOVA_GPU_PRODUCT`` in its environment, and not for a card
+that has vGPUs. If it fails, the card is not given, and it runs again at the next start: so it must
+be repeatable. Only root may own and be able to write the program and all folders above it. Only for
+hosts of KVM or QEMU guests.
+
+Related options:
+
+* ``[gpu]virtual_functions``
+* ``[gpu]bind_timeout`` limits its time.
 """,
     ),
     cfg.ListOpt(

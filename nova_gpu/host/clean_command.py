@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``[gpu]clean_command``: the operator's program that cleans a card between two guests, as root."""
+"""Programs of the operator about a card, which run as root.
+
+``[gpu]clean_command`` cleans it between two guests, ``[gpu]divide_command`` sets how it is divided.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,9 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _ROOT_UID = 0
 
 
-def check(command: Sequence[str], root: pathlib.Path = pathlib.Path("/")) -> None:
+def check(
+    command: Sequence[str], root: pathlib.Path = pathlib.Path("/"), option: str = _OPTION
+) -> None:
     """Refuse a command whose program users other than root can change.
 
     The program and all folders above it are checked, both on the configured path and, if it has
@@ -35,7 +40,7 @@ def check(command: Sequence[str], root: pathlib.Path = pathlib.Path("/")) -> Non
         reason = f"{error.filename or program}: {error.strerror}"
     if reason:
         remedy = "its first value must be the absolute path of a program that only root can change"
-        raise exception.InvalidOption(_OPTION, " ".join(command), reason, remedy)
+        raise exception.InvalidOption(option, " ".join(command), reason, remedy)
 
 
 def _distrust(program: pathlib.Path, root: pathlib.Path) -> str | None:
@@ -63,6 +68,7 @@ def run(
     timeout_s: float,
     root: pathlib.Path = pathlib.Path("/"),
     slot: Slot | None = None,
+    option: str = _OPTION,
 ) -> tuple[int, str]:
     """Run the command for *card*, or for its MIG instance at *slot*; return its status and output.
 
@@ -72,7 +78,7 @@ def run(
     :raises Failed: if it cannot be started
     :raises TimedOut: if it does not end in time
     """
-    check(command, root)
+    check(command, root, option)
     environment = {
         "PATH": _PATH,
         "LC_ALL": "C.UTF-8",

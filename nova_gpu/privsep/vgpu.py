@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception, model
 from nova_gpu.core.vgpu import vgpu
+from nova_gpu.host import child, clean_command
 from nova_gpu.host.mig import mig_layout
 from nova_gpu.host.nvidia import nvml_vgpus, vgpu_manager
 from nova_gpu.host.pci import privileged_cards, selection
@@ -74,6 +75,34 @@ def enable_functions(address: str, number: int) -> None:
     card = model.PciAddress.parse(address)
     _refuse_unsaid(card, virtual_functions.parse(CONF.gpu.virtual_functions), number)
     virtual_functions.enable(card, number, Roots.of(CONF.gpu), CONF.gpu.bind_timeout)
+
+
+@entrypoint
+def run_divide_command(address: str) -> str:
+    """Run [gpu]divide_command for the card at *address*, and return its output.
+
+    :raises DeviceUnavailable: if ``[gpu]virtual_functions`` does not name the card, or the command
+        fails or does not end in time
+    :raises InvalidOption: if users other than root can change the program
+    """
+    place = model.PciAddress.parse(address)
+    card = privileged_cards.card(place, CONF.gpu)
+    values = virtual_functions.parse(CONF.gpu.virtual_functions)
+    if card is None or selection.value_of(card, values) is None:
+        raise _unselected(place)
+    command, option = CONF.gpu.divide_command, "divide_command"
+    try:
+        status, output = clean_command.run(
+            *(command, card, model.DeliveryMode.VGPU, CONF.gpu.bind_timeout), option=option
+        )
+        reason = f"ended with {status}: {output.strip()[-200:]}" if status else None
+    except child.Failed as error:
+        reason = str(error)
+    if reason:
+        raise exception.DeviceUnavailable(
+            address, f"[gpu]{option} {reason}", "correct that, and start nova-compute again"
+        )
+    return output
 
 
 @entrypoint

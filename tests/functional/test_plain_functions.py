@@ -4,9 +4,11 @@ guest and back."""
 
 from __future__ import annotations
 
-from tests.fixtures import hosts, sriov_kernel
+from unittest import mock
+
+from tests.fixtures import hosts, pci, sriov_kernel
 from tests.functional import alone, divided, plain
-from tests.functional.divided import FIRST
+from tests.functional.divided import FIRST, SECOND
 
 
 class EnabledTest(alone.Alone, divided.DividedServersTestBase):
@@ -52,3 +54,91 @@ class RefusalsTest(alone.Alone, plain.PlainServersTestBase):
         self.assertIn(
             f"its virtual function {FIRST.replace('.0', '.2')} is bound to i915", self.log()
         )
+
+
+class TenantsTest(plain.PlainServersTestBase):
+    """Two tenants' functions of four MI300X, which gim makes one of each"""
+
+    MACHINE = "cpu-only"
+    PROVIDER = "_gpu_1002_74a1_vgpu_vf"
+    CARDS = tuple(f"0000:{bus}3:00.0" for bus in "0123")
+
+    def prepare(self, host: hosts.Host) -> None:
+        for card in self.CARDS:
+            host.add_gpu(card, "1002", "74a1", class_code=0x120000, driver="gim", totalvfs=1)
+            host.add_vf(card, *plain.functions(card, 1))
+            host.set_autoprobe(card, enabled=False)
+
+    def set_sharing(self, mode: int) -> None:
+        path = self.hosts["host1"].roots.sysfs / "module/gim/parameters/fb_sharing_mode"
+        pci.write(path, f"{mode}\n")
+        self.restart_host("host1")
+
+    def test_one_tenant_has_the_cards_that_share_memory(self) -> None:
+        one = self.flavor(**plain.FLAVOR)
+        self.assertEqual((4, 4, 0), self.vgpus(), "whether they share is unknown")
+        self.flags(group="gpu", link_groups=[" ".join(self.CARDS[::2]), " ".join(self.CARDS[1::2])])
+        self.set_sharing(8)
+        self.assertEqual((4, 4, 0), self.vgpus(), "more than the sets")
+        self.assertIn("gim lets up to 8 cards share their memory", self.log())
+        self.set_sharing(2)
+        self.assertEqual((4, 0, 0), self.vgpus())
+        pair = self.boot(self.flavor(vgpus="= 2", vgpu_type="s== vf"))
+        self.assertEqual(
+            plain.slots(self.CARDS[0], 1) + plain.slots(self.CARDS[2], 1), self.recorded(pair)
+        )
+        with mock.patch.object(self.api, "project_id", "other-tenant"):
+            other = self.boot(one)
+            self.assertEqual(plain.slots(self.CARDS[1], 1), self.recorded(other))
+            self.period()
+            self.assertEqual((4, 1, 3), self.vgpus())
+        self.assertIn("none free", self.boot_refused(one))
+        self._delete_server(other)
+        self.set_sharing(1)
+        self.assertEqual((4, 0, 2), self.vgpus())
+
+
+class SizesTest(plain.PlainServersTestBase):
+    """Two tenants' functions of two B60, of which one is divided anew"""
+
+    MACHINE = "cpu-only"
+    PROVIDER = "_gpu_8086_e211_vgpu_vf"
+
+    def divide(self, host: hosts.Host, card: str, *sizes_gib: int) -> None:
+        for number, size in enumerate(sizes_gib, 1):
+            file = host.path(card) / f"sriov_admin/vf{number}/profile/vram_quota"
+            pci.write(file, f"{size << 30}\n")
+            host.add_vf(card, *plain.functions(card, number))
+
+    def prepare(self, host: hosts.Host) -> None:
+        for card in (FIRST, SECOND):
+            host.add_gpu(card, "8086", "e211", class_code=0x038000, totalvfs=7)
+            host.set_autoprobe(card, enabled=False)
+            self.divide(host, card, 12, 12)
+
+    def test_a_tenant_gets_the_size_that_it_asks_for(self) -> None:
+        self.assertEqual((4, 0, 0), self.vgpus())
+        old = self.boot(self.flavor(**plain.FLAVOR))
+        self.assertEqual(plain.slots(FIRST, 1), self.recorded(old))
+        self.hosts["host1"].remove_vfs(SECOND)
+        self.divide(self.hosts["host1"], SECOND, 4, 4, 4, 4)
+        self.restart_host("host1")
+        self._reboot_server(old, hard=True)
+        self.period()
+        self.assertEqual((1, 0, 1), self.vgpus(), "what it has by the name of before")
+        with mock.patch.object(self.api, "project_id", "other-tenant"):
+            large = self.flavor(**{"vgpus": "= 1", "gpu:memory_mib": ">= 8192"})
+            new = self.boot(large)
+            self.assertEqual(
+                [f"{plain.functions(FIRST, 2)[0]}/vf-of-2-12288mib/0"], self.recorded(new)
+            )
+            self.assertIn("none free", self.boot_refused(large))
+            small = self.boot(self.flavor(vgpus="= 1", vgpu_type="vf-of-4"))
+            self.assertEqual(
+                [f"{plain.functions(SECOND, 1)[0]}/vf-of-4-4096mib/0"], self.recorded(small)
+            )
+        for server in (old, new):
+            self._delete_server(server)
+        self.period()
+        self.assertIn("none free", self.boot_refused(self.flavor(**plain.FLAVOR)))
+        self.leaves = {"reserved": "the group of the former name has no function any more"}

@@ -370,6 +370,7 @@ _JUDGES = (
 _OF_NO_STATE = {
     "its files in sysfs cannot be": "a fault of the kernel, of which its log tells",
     "is a module of an HGX": "tests of boards with NVSwitches",
+    "is coherent with the processor's, and": "no setting changes it",
     "Set the module option NVreg_DeviceFileMode=0666 of": "advice, and no reason",
     "frame buffer device": "a name that the kernel writes",
     "instances have vGPUs of it, and": "needs instances",

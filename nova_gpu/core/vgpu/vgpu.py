@@ -16,8 +16,10 @@ from nova_gpu.core.model import PciAddress
 # of a resource provider's name, which has no room for longer ids.
 _TYPE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 
-# The type of a virtual function that needs none: it has no driver's name in front.
+# The type of virtual functions that need none: it has no driver's name in front. On a host where
+# those of one product differ, the division follows: vf-of-2-16384mib.
 FUNCTION_TYPE = "vf"
+_DIVISION = f"{FUNCTION_TYPE}-of-"
 
 # No card carries nearly as many of a type. Each slot is listed, so nonsense from a driver could
 # fill the memory.
@@ -39,6 +41,16 @@ def is_type_id(text: str) -> bool:
     return _TYPE_ID.fullmatch(text) is not None
 
 
+def function_type(number: int, memory_mib: int | None = None) -> str:
+    """Return the type of a function that is one of *number* and has this memory, if known."""
+    return f"{_DIVISION}{number}" + (f"-{memory_mib}mib" if memory_mib else "")
+
+
+def is_function_type(type_id: str) -> bool:
+    """Return whether *type_id* is that of virtual functions which need no vGPU type."""
+    return type_id == FUNCTION_TYPE or type_id.startswith(_DIVISION)
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class VGPUType:
     """The facts of each vGPU of one type; ``None`` for a fact that the driver does not report.
@@ -47,6 +59,7 @@ class VGPUType:
     many one guest can have. ``resolution`` is the largest one of a head, in pixels. ``slices`` is
     the share of a MIG card's compute. ``profile`` is the driver's number of the GPU instance
     profile that the vGPUs are made from: types with different profiles do not share capacity.
+    ``per_instance`` is how many vGPUs one such GPU instance carries, all of one memory size.
     """
 
     id: str
@@ -58,14 +71,15 @@ class VGPUType:
     slices: int | None = None
     profile: int | None = None
     per_guest: int | None = None
+    per_instance: int | None = None
 
 
 class Kind(enum.Enum):
     """The form in which a PCI function provides vGPUs.
 
     MEDIATED: mediated devices. TYPED: the function is a virtual function that gets an NVIDIA vGPU
-    type. PLAIN: the function is a virtual function without a type; its vGPU has the type
-    FUNCTION_TYPE. INSTANCE: MIG instances that the operator has made.
+    type. PLAIN: the function is a virtual function without a type; its vGPU has a type of
+    :func:`is_function_type`. INSTANCE: MIG instances that the operator has made.
     """
 
     MEDIATED = enum.auto()
@@ -80,13 +94,16 @@ class Parent:
 
     ``available`` is how many more vGPUs of each type its driver can make, ``made`` how many exist,
     both by the type's id. ``numbers`` are the slot numbers of the card's MIG instances, by the id
-    of their type (:func:`slot_number`); empty for any other kind.
+    of their type (:func:`slot_number`); empty for any other kind. ``gpu_instance`` is the id of the
+    GPU instance that the vGPU of a virtual function is in, ``None`` if there is none or it is
+    unknown.
     """
 
     kind: Kind
     available: Mapping[str, int]
     made: Mapping[str, int]
     numbers: Mapping[str, Collection[int]] = dataclasses.field(default_factory=dict)
+    gpu_instance: int | None = None
 
     def is_made(self, slot: Slot) -> bool:
         """Return whether the vGPU of *slot* exists; not for a function of kind ``MEDIATED``."""
@@ -114,6 +131,11 @@ class DividedCard:
     def has_instances(self) -> bool:
         """Whether the operator has divided the card into MIG instances."""
         return any(parent.kind is Kind.INSTANCE for parent in self.parents.values())
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the card's vGPUs are its virtual functions as they are."""
+        return any(parent.kind is Kind.PLAIN for parent in self.parents.values())
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
@@ -175,12 +197,14 @@ class Slot:
 
     @property
     def place(self) -> Slot:
-        """The slot, but with an empty ``type_id`` for a MIG instance.
+        """The slot, but with an empty ``type_id`` for a MIG instance or a function without a type.
 
         Slots with the same place are one device, which one guest at a time may have. The operator
-        may make a MIG instance anew with another profile and the same number.
+        may make a MIG instance anew with another profile and the same number, and the type of a
+        function follows from the host's other functions.
         """
-        return Slot(self.parent, "", self.number) if self.is_mig else self
+        is_any = self.is_mig or is_function_type(self.type_id)
+        return Slot(self.parent, "", self.number) if is_any else self
 
 
 def device_uuid(instance_uuid: str, slot: Slot) -> str:

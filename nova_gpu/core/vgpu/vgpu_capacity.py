@@ -4,7 +4,8 @@
 Types share the capacity of a card: what vGPUs of one type take is reserved in the inventories of
 the others. The driver reports how much the existing vGPUs take. Only nova-gpu knows which vGPUs are
 promised to instances but not made yet; until a promised one is made, its card accepts that type
-only. MIG instances do not share capacity: they exist, each with its type, and are free or in use.
+only. MIG instances and functions without types do not share capacity: they exist, each with its
+type, and are free or in use.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ def room(
         return Room(max(carried(card, type_id) or 0, own + free), own, free)
     promised = [slot.type_id for slot in pending]
     free = 0
-    if all(profile == type_id for profile in promised):
+    if card.is_plain:
+        free = sum(1 for _ in _open(card, type_id, taken, pending))
+    elif all(profile == type_id for profile in promised):
         free = max(_available(card, type_id) - len(promised), 0)
     return Room(max(_most(card, type_id) or 0, own + free), own, free)
 
@@ -126,6 +129,8 @@ def _left(card: DividedCard, facts: VGPUType) -> int | None:
     most = carried(card, facts.id)
     if most is None:
         return None
+    if (left := _left_in_instances(card, facts, most)) is not None:
+        return left
     made: collections.Counter[str] = collections.Counter()
     for parent in card.parents.values():
         made.update(parent.made)
@@ -134,6 +139,30 @@ def _left(card: DividedCard, facts: VGPUType) -> int | None:
         count * _weight(card, card.types.get(type_id, VGPUType(type_id)), facts)
         for type_id, count in made.items()
     )
+
+
+def _left_in_instances(card: DividedCard, facts: VGPUType, most: int) -> int | None:
+    """Return how many more vGPUs fit into GPU instances that several of them share by time.
+
+    A GPU instance carries vGPUs of one memory size (measured: bigstack-oss/cubecos). Return
+    ``None`` if the type has no such instances, or it is unknown where the existing vGPUs are.
+
+    :param most: how many vGPUs of the type the card's GPU instances carry
+    """
+    capacity = facts.per_instance
+    if facts.profile is None or not capacity:
+        return None
+    counts: collections.Counter[int] = collections.Counter()
+    sizes = {}
+    for parent in card.parents.values():
+        for other in (card.types.get(type_id) for type_id in parent.made):
+            if other is None or (other.profile == facts.profile and parent.gpu_instance is None):
+                return None
+            if other.profile == facts.profile and parent.gpu_instance is not None:
+                counts[parent.gpu_instance] += 1
+                sizes[parent.gpu_instance] = other.memory_mib
+    same = (capacity - count for g, count in counts.items() if sizes[g] == facts.memory_mib)
+    return (most // capacity - len(counts)) * capacity + sum(same)
 
 
 def _weight(card: DividedCard, other: VGPUType, facts: VGPUType) -> int:

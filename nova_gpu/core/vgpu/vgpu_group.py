@@ -21,12 +21,15 @@ class SharedCard:
 
     ``unavailable`` are the reasons why the card, one of its functions or one of its MIG instances
     cannot be given now. ``unavailable_types`` are the ids of types that new instances do not get.
+    ``joined`` are the cards, this one included, whose memory its parts may reach: one guest at a
+    time may have parts of them. It is empty if the parts reach this card's memory only.
     """
 
     gpu: GPU
     card: DividedCard
     unavailable: Mapping[Device, Reasons] = dataclasses.field(default_factory=dict)
     unavailable_types: frozenset[str] = frozenset()
+    joined: frozenset[PciAddress] = frozenset()
 
     @property
     def reasons(self) -> Reasons:
@@ -85,6 +88,8 @@ class SharedCard:
             yield from vgpu_capacity.instances(self.card, type_id)
             return
         for address, parent in self.card.parents.items():
+            if self.card.is_plain and not parent.available.get(type_id):
+                continue  # a function of another size
             count = parent.available.get(type_id, 0) + parent.made.get(type_id, 0)
             for number in range(total if len(self.card.parents) == 1 else max(count, 1)):
                 yield Slot(address, type_id, number)

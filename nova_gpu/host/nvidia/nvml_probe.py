@@ -248,7 +248,8 @@ _MOST_INSTANCES = 64
 def _vgpus(addresses: Sequence[str]) -> list[dict[str, Any]]:
     """Return the vGPU types that NVIDIA's vGPU driver supports on the cards.
 
-    ``most`` is the number of vGPUs of a type on an otherwise empty card, ``per_instance`` that on
+    ``most`` is the number of vGPUs of a type on an otherwise empty card, which is smaller where its
+    vGPUs may be of several sizes (``nvidia-smi vgpu -shm 1``), ``per_instance`` that on
     one GPU instance of the ``profile`` that the type needs, ``per_guest`` that which one guest can
     have. ``instances`` is the number of GPU instances by profile, for a card in MIG mode; counting
     them takes root.
@@ -257,7 +258,8 @@ def _vgpus(addresses: Sequence[str]) -> list[dict[str, Any]]:
     for address, handle in _handles(addresses):
         if (ids := _ask("nvmlDeviceGetSupportedVgpus", handle)) is None:
             continue
-        types = [_vgpu_type(handle, number) for number in ids]
+        is_mixed = bool(_ask("nvmlDeviceGetVgpuHeterogeneousMode", handle))
+        types = [_vgpu_type(handle, number, is_mixed=is_mixed) for number in ids]
         instances = None
         if _is_mig(handle):
             profiles = {vgpu_type["profile"] for vgpu_type in types} - {None}
@@ -266,7 +268,11 @@ def _vgpus(addresses: Sequence[str]) -> list[dict[str, Any]]:
     return cards
 
 
-def _vgpu_type(card: Any, number: int) -> dict[str, Any]:
+def _vgpu_type(card: Any, number: int, *, is_mixed: bool) -> dict[str, Any]:
+    most = _ask("nvmlVgpuTypeGetMaxInstances", card, number)
+    if is_mixed:
+        places = _ask("nvmlDeviceGetVgpuTypeSupportedPlacements", card, number)
+        most = places.count if places else most
     profile = _ask("nvmlVgpuTypeGetGpuInstanceProfileId", number)
     return {
         "id": number,
@@ -274,7 +280,7 @@ def _vgpu_type(card: Any, number: int) -> dict[str, Any]:
         "memory": _ask("nvmlVgpuTypeGetFramebufferSize", number),
         "heads": _ask("nvmlVgpuTypeGetNumDisplayHeads", number),
         "resolution": _ask("nvmlVgpuTypeGetResolution", number),
-        "most": _ask("nvmlVgpuTypeGetMaxInstances", card, number),
+        "most": most,
         "profile": None if profile == _NO_PROFILE else profile,
         "per_instance": _ask("nvmlVgpuTypeGetMaxInstancesPerGpuInstance", number),
         "per_guest": _ask("nvmlVgpuTypeGetMaxInstancesPerVm", number),

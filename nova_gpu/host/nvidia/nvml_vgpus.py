@@ -74,6 +74,7 @@ def _type(fields: Mapping[str, Any], instances: Mapping[str, int | None] | None)
         profile=profile,
         # 0 would mean that no guest can have any.
         per_guest=nvml.checked(int, fields["per_guest"]) or None,
+        per_instance=nvml.checked(int, fields["per_instance"]) or None,
     )
 
 

@@ -23,6 +23,10 @@ _MULTIMEDIA, _ENCRYPTION = 0x04, 0x10
 # protection.
 _NO_IOMMU_GROUP = "vfio-noiommu"
 
+# GH200 and GB200, whose memory plain vfio-pci does not show (drivers/vfio/pci/nvgrace-gpu, its
+# table of ids)
+_COHERENT = frozenset({"10de:2342", "10de:2345", "10de:2348", "10de:2941"})
+
 # Guests by which a card is judged: a card that one of them can have is offered.
 SMALL_GUESTS = tuple(address_space.Guest(memory=1 << 30, uefi=uefi) for uefi in (False, True))
 
@@ -76,6 +80,7 @@ def obstacles(
         lambda: _group_peers(gpu, roots),
         lambda: _divided(gpu, roots),
         lambda: _on_switched_board(gpu, roots),
+        lambda: _coherent(gpu),
         lambda: _too_large(gpu, roots, room),
         lambda: _shows_console(gpu, roots),
         lambda: _shows_firmware(gpu, roots),
@@ -90,7 +95,7 @@ def lasting_obstacles(
         lambda: reserved(gpu.functions, roots),
         lambda: _shared_slot(gpu, roots),
         lambda: _strangers(gpu, roots),
-        lambda: _on_switched_board(gpu, roots) or _managed(gpu, roots),
+        lambda: _on_switched_board(gpu, roots) or _managed(gpu, roots) or _coherent(gpu),
         lambda: _too_large(gpu, roots, room),
     )
 
@@ -279,6 +284,21 @@ def _on_switched_board(gpu: model.GPU, roots: Roots) -> str | None:
     name = nvswitch.board(gpu, roots)
     reason = nvswitch.out_of_reach(gpu, roots) if name else None
     return f"{name} is a module of an HGX board: {reason}" if reason else None
+
+
+def _coherent(gpu: model.GPU) -> str | None:
+    """Return why a superchip's GPU is not given: its memory is in no BAR.
+
+    nvgrace-gpu-vfio-pci shows it to guests, with NUMA nodes that Nova does not define; with
+    vfio-pci the guest's driver finds no memory.
+    """
+    if gpu.product.key not in _COHERENT:
+        return None
+    return (
+        f"the memory of {gpu.product.name or gpu.product.key} is coherent with the processor's, "
+        "and Nova defines no guest that can use it (nvgrace-gpu-vfio-pci); use the host for LXC "
+        "guests"
+    )
 
 
 def _managed(gpu: model.GPU, roots: Roots) -> str | None:

@@ -69,6 +69,7 @@ def divided(
     known: dict[str, _Types] = {}
     readings = {} if readings is None else readings
     by_card = {}
+    plain_cards: dict[model.GPU, Mapping[model.PciAddress, int | None]] = {}
     for card in cards:
         before = readings.pop(card.address, None)
         try:
@@ -93,13 +94,44 @@ def divided(
             if registered.keys() == parents.keys():
                 readings[card.address] = Reading(registered, parents, types, rechecks)
         elif plain:
-            # The number of enabled functions; other cards of the product may have more or fewer.
-            facts = vgpu.VGPUType(
-                vgpu.FUNCTION_TYPE,
-                memory_mib=sriov.memory_mib(sysfs.device(card.address, roots), len(plain)),
-                per_card=len(plain),
-            )
-            by_card[card.address] = vgpu.DividedCard({facts.id: facts}, plain)
+            plain_cards[card] = plain
+    return {**by_card, **_plain_divided(plain_cards)}
+
+
+def _plain_divided(
+    cards: Mapping[model.GPU, Mapping[model.PciAddress, int | None]],
+) -> dict[model.PciAddress, vgpu.DividedCard]:
+    """Return the division of cards whose functions have no types, by address.
+
+    All functions of a product have the type FUNCTION_TYPE if they are equal, as in all releases.
+    Otherwise a flavor could get less than it asks for, so each has the type of its division.
+
+    :param cards: the functions of each card, with the memory of each
+    """
+    divisions: dict[str, set[tuple[int, int | None]]] = {}
+    for card, functions in cards.items():
+        own = {(len(functions), memory_mib) for memory_mib in functions.values()}
+        divisions.setdefault(card.product.key, set()).update(own)
+    by_card = {}
+    for card, functions in cards.items():
+        number, counts = len(functions), collections.Counter(functions.values())
+        is_same = len(divisions[card.product.key]) == 1
+        ids = {
+            memory: vgpu.FUNCTION_TYPE if is_same else vgpu.function_type(number, memory)
+            for memory in counts
+        }
+        name = vgpu.function_type(number) if len(counts) == 1 else None
+        types = {
+            ids[memory]: vgpu.VGPUType(ids[memory], name, memory_mib=memory, per_card=count)
+            for memory, count in counts.items()
+        }
+        # Instances may have functions by the type of before. New ones get none by it.
+        types.setdefault(vgpu.FUNCTION_TYPE, vgpu.VGPUType(vgpu.FUNCTION_TYPE, per_card=0))
+        parents = {
+            function: vgpu.Parent(vgpu.Kind.PLAIN, {ids[memory]: 1}, {})
+            for function, memory in functions.items()
+        }
+        by_card[card.address] = vgpu.DividedCard(types, parents)
     return by_card
 
 
@@ -191,18 +223,23 @@ def _parents(
                 for type_id in profiles.names.keys() - known.keys():
                     known[type_id] = sriov.named(type_id, profiles.names[type_id])
             before = profiles
-            yield function, profiles.parent
+            parent = profiles.parent
+            if parent.made and (instance := sriov.gpu_instance(device)) is not None:
+                parent = dataclasses.replace(parent, gpu_instance=instance)
+            yield function, parent
         elif type_ids := mdev.types(device):
             yield function, _mediating(device, type_ids, made.get(function, {}), known)
 
 
-def _plain(card: model.GPU, roots: Roots) -> dict[model.PciAddress, vgpu.Parent]:
-    """Return the enabled virtual functions of a card whose driver has no vGPU types."""
+def _plain(card: model.GPU, roots: Roots) -> dict[model.PciAddress, int | None]:
+    """Return the enabled functions of a card whose driver has no vGPU types, with their memory."""
     if card.product.vendor_id == products.NVIDIA:  # of no use without a type
         return {}
-    plain = vgpu.Parent(vgpu.Kind.PLAIN, {vgpu.FUNCTION_TYPE: 1}, {})
-    functions = sriov.virtual_functions(sysfs.device(card.address, roots))
-    return dict.fromkeys(functions.values(), plain)
+    device = sysfs.device(card.address, roots)
+    functions = sriov.virtual_functions(device).values()
+    return {
+        function: sriov.memory_mib(device, number) for number, function in enumerate(functions, 1)
+    }
 
 
 def _mediating(

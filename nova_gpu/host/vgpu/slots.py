@@ -9,7 +9,7 @@ Sources as in :mod:`nova_gpu.host.vgpu.mdev` and :mod:`nova_gpu.host.vgpu.sriov`
 from __future__ import annotations
 
 from nova_gpu.core import exception
-from nova_gpu.core.vgpu.vgpu import FUNCTION_TYPE, Slot
+from nova_gpu.core.vgpu.vgpu import Slot, is_function_type
 from nova_gpu.host import child
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
@@ -17,6 +17,9 @@ from nova_gpu.host.vgpu import mdev, sriov, virtual_functions
 
 _SEE_LOG = "see the kernel's log about the card"
 _NO_TYPE = "0"
+# The card's state, and no fault of the function
+NOT_LISTED = "its driver does not list the type: the card has no room for one more vGPU of it"
+_ROOM = "see which vGPUs it has, and in MIG mode its GPU instances (nvidia-smi mig -lgi)"
 
 
 def make(slot: Slot, uuid: str, roots: Roots, timeout_s: float) -> None:
@@ -34,7 +37,7 @@ def make(slot: Slot, uuid: str, roots: Roots, timeout_s: float) -> None:
 
     device = sysfs.device(slot.parent, roots)
     try:
-        if slot.type_id == FUNCTION_TYPE:
+        if is_function_type(slot.type_id):
             if reason := virtual_functions.obstacle(slot.parent, roots):
                 raise refused(reason, "then start the instance again")
             return
@@ -59,6 +62,8 @@ def make(slot: Slot, uuid: str, roots: Roots, timeout_s: float) -> None:
         if profiles.parent.made:
             reason = f"the function has the type {next(iter(profiles.parent.made))}"
             raise refused(reason, "remove that type, if no guest has it")
+        if slot.type_id not in profiles.parent.available:
+            raise refused(NOT_LISTED, _ROOM)
         sysfs.write(f"{device}/nvidia/current_vgpu_type", _number(slot.type_id), timeout_s)
         if not _has_type(device, slot):
             raise refused("its driver reported success and gave the function no type")

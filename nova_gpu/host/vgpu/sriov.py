@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import glob
 import os
 import re
 from collections.abc import Mapping
@@ -28,6 +29,12 @@ _LINE = re.compile(r"([0-9]{1,9})\s*:\s*(\S.*)")
 # series may be the number of its heads: M10-2B4.
 _NAME = re.compile(r".*?(?:-([1-8]))?-([0-9]{1,4})[A-Z]+4?")
 _MIB = 1024
+_NO_INSTANCE = 0xFFFFFFFF
+
+# How long a function of Intel's card computes before the next one's turn, and how long after that
+# its work is ended: Intel's for four functions of a Flex 170, and its driver's own later
+# (intel-gpu/xekmd-backports#501)
+SCHEDULE = {"exec_quantum_ms": 16, "preempt_timeout_us": 32000}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -69,17 +76,45 @@ def virtual_functions(device: str) -> Mapping[str, PciAddress]:
     return functions
 
 
-def memory_mib(device: str, number: int) -> int | None:
-    """Return the memory that each of *number* virtual functions of Intel's xe driver has at least.
+def _profile_folders(device: str, number: int) -> list[str]:
+    """Return the folders with a function's share of Intel's card: xe's, and those of i915 by tile.
 
-    Return ``None`` if it is unknown, as before Linux 7.0. Source: the kernel's
-    Documentation/ABI/testing/sysfs-driver-intel-xe-sriov, which counts the functions from 1.
+    Sources: the kernel's Documentation/ABI/testing/sysfs-driver-intel-xe-sriov; Intel's i915 for
+    data centers, as intel/xpumanager reads it (core/src/vgpu/vgpu_manager.cpp).
+
+    :param device: the card's sysfs folder
+    :param number: which of its functions, from 1
     """
-    quotas = [
-        sysfs.decimal(f"{device}/sriov_admin/vf{index}/profile", "vram_quota")
-        for index in range(1, number + 1)
+    tiles = sorted(glob.glob(f"{glob.escape(device)}/drm/card*/*iov/vf{number}/gt*"))
+    return [f"{device}/sriov_admin/vf{number}/profile", *tiles]
+
+
+def memory_mib(device: str, number: int) -> int | None:
+    """Return the memory of a virtual function of Intel's card, which the driver has given it.
+
+    Return ``None`` if it is unknown, as with xe before Linux 7.0. The parameters are those of
+    :func:`_profile_folders`.
+    """
+    quotas = (
+        sysfs.decimal(folder, name)
+        for folder in _profile_folders(device, number)
+        for name in ("vram_quota", "lmem_quota")
+    )
+    return sum(quota or 0 for quota in quotas) // 2**20 or None
+
+
+def unlimited(device: str, number: int) -> list[tuple[str, int]]:
+    """Return the attributes by which a function of Intel's card has no limit, with a default.
+
+    0 is none: the function's guest can keep the card from the others for as long as it likes. The
+    parameters are those of :func:`_profile_folders`.
+    """
+    return [
+        (f"{folder}/{name}", default)
+        for folder in _profile_folders(device, number)
+        for name, default in SCHEDULE.items()
+        if sysfs.decimal(folder, name) == 0
     ]
-    return min((quota or 0 for quota in quotas), default=0) // 2**20 or None
 
 
 def profiles(device: str) -> Profiles | None:
@@ -98,6 +133,15 @@ def profiles(device: str) -> Profiles | None:
         return _profiles(current, creatable)
     except ValueError as error:
         raise ValueError(f"{folder}/{error}") from None
+
+
+def gpu_instance(device: str) -> int | None:
+    """Return the id of the GPU instance that the vGPU of a virtual function is in.
+
+    Return ``None`` without one: NVIDIA's driver then shows -1, its unsigned form, or no number.
+    """
+    number = sysfs.decimal(f"{device}/nvidia", "gpu_instance_id")
+    return number if number is not None and 0 <= number < _NO_INSTANCE else None
 
 
 # Hundreds of functions have the same texts. The cached result must not be changed.

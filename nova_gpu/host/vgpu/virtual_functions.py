@@ -69,7 +69,8 @@ def _number(text: str) -> int:
 def enable(card: PciAddress, number: int, roots: Roots, timeout_s: float) -> None:
     """Enable *number* virtual functions of *card*, unless it has that many.
 
-    No driver is bound to them, except NVIDIA's to those of NVIDIA's cards.
+    No driver is bound to them, except NVIDIA's to those of NVIDIA's cards. Those of Intel's cards
+    get a limit of time where they have none (:func:`unlimited`).
 
     :raises DeviceUnavailable: if the card cannot have that many now
     """
@@ -111,10 +112,28 @@ def enable(card: PciAddress, number: int, roots: Roots, timeout_s: float) -> Non
         else:
             _run_sriov_manage(card, timeout_s)
         there = len(sriov.virtual_functions(device))
+        for index in range(1, there + 1):
+            for path, default in sriov.unlimited(device, index):
+                sysfs.write(path, str(default), timeout_s)
     except (OSError, child.Failed) as error:
         raise refused(str(error), "see the kernel's log about the card") from error
     if there != number:
         raise refused(f"its driver reported success and enabled {there}", "see the kernel's log")
+
+
+def unlimited(card: PciAddress, number: int, roots: Roots) -> str | None:
+    """Return that functions of a card have no limit of time, and the remedy; ``None`` if they have.
+
+    :param number: how many functions it has
+    """
+    device = sysfs.device(card, roots)
+    paths = [path for n in range(1, number + 1) for path, _ in sriov.unlimited(device, n)]
+    if not paths:
+        return None
+    return (
+        f"{paths[0]} is 0: a guest can keep the card from the guests of its other functions; write "
+        f"a limit to each ({', '.join(f'{n} {value}' for n, value in sriov.SCHEDULE.items())})"
+    )
 
 
 def _vendor(device: str) -> str:

@@ -4,7 +4,9 @@
 The files are those of NVIDIA's virtual GPU client licensing guide (docs.nvidia.com/vgpu): a client
 configuration token of the licence server, and ``gridd.conf``, the settings of ``nvidia-gridd``. The
 operator puts them into ``[gpu]vgpu_licences``. Who has the token gets licences from its server, so
-an instance gets that of its own project alone, and only while it has vGPUs of NVIDIA.
+an instance gets that of its own project alone, and only while it has vGPUs of NVIDIA, or whole
+cards and the operator has settings for these: what a whole card is licensed for, its guest's driver
+cannot know (``FeatureType`` 2 or 4), and the setting for vGPUs would be wrong.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ LOG = logging.getLogger(__name__)
 
 # The keys in vendordata, and the endings of the files
 _ENDINGS = {"token": "tok", "gridd_conf": "conf"}
+_ENDINGS_OF_WHOLE = {"gridd_conf": "whole.conf", "token": "tok"}
 _DEFAULT = "default"
 # A project's ID is part of a path: Keystone's are 32 hexadecimal digits, or names such as default.
 _PROJECT = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -34,13 +37,17 @@ _OF_NVIDIA = "/nvidia-"
 
 
 def of_instance(instance: objects.Instance) -> dict[str, dict[str, str]]:
-    """Return the licence of an instance with vGPUs of NVIDIA, an empty mapping for any other.
+    """Return the licence of an instance with vGPUs of NVIDIA, or with whole cards.
 
-    The files are read at each call. A file that cannot be used is left out, with a warning in the
-    log: the instance boots without a licence.
+    It is empty for any other instance, and for whole cards without settings for these. The files
+    are read at each call. A file that cannot be used is left out, with a warning in the log: the
+    instance boots without a licence.
     """
     folder = CONF.gpu.vgpu_licences
-    if not folder or not any(map(_needs_licence, instance.resources or ())):
+    resources = instance.resources or ()
+    is_vgpu = any(map(_needs_licence, resources))
+    has_whole = any(item.resource_class == names.RESOURCE_CLASS for item in resources)
+    if not folder or not (is_vgpu or has_whole):
         return {}
     project = instance.project_id or ""
     if not _PROJECT.fullmatch(project):
@@ -51,8 +58,10 @@ def of_instance(instance: objects.Instance) -> dict[str, dict[str, str]]:
             instance=instance,
         )
         return {}
-    licence = {}
-    for key, ending in _ENDINGS.items():
+    licence: dict[str, str] = {}
+    for key, ending in (_ENDINGS if is_vgpu else _ENDINGS_OF_WHOLE).items():
+        if not is_vgpu and key == "token" and not licence:
+            return {}
         for path in (pathlib.Path(folder, f"{name}.{ending}") for name in (project, _DEFAULT)):
             try:
                 licence[key] = _read(path)

@@ -127,7 +127,7 @@ def function_slots(functions: Iterable[PciAddress], hardware: Hardware) -> dict[
         card = hardware.cards_by_function[function]
         parent = hardware.parts[card].parents.get(function) if card in hardware.parts else None
         if parent is not None and parent.kind is Kind.PLAIN:
-            slots[Slot(function, FUNCTION_TYPE, 0)] = card
+            slots[Slot(function, next(iter(parent.available), FUNCTION_TYPE), 0)] = card
         elif parent is not None and len(parent.made) == 1:
             slots[Slot(function, next(iter(parent.made)), 0)] = card
     return slots

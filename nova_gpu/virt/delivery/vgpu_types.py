@@ -63,6 +63,11 @@ class VGPUTypes:
             by_card[address] = division.with_facts(divided[address], reported)
         return by_card
 
+    def forget(self, card: PciAddress) -> None:
+        """Discard the facts about *card*, so that NVML is asked about it by the next call."""
+        self._told.pop(card, None)
+        self._ask_at = 0.0
+
     def _ask(self, typed: Mapping[PciAddress, tuple[str, ...]]) -> None:
         news = sorted(a for a in typed if a in self._layouts and self._layouts[a] != typed[a])
         missing = sorted(typed.keys() - self._told.keys())

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nova_gpu.conf import CONF
+from nova_gpu.core import exception
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
 from nova_gpu.core.vgpu import vgpu_capacity
@@ -80,8 +81,11 @@ class Ways:
             self._option, self.wanted = "mig_profile", dict[str, Any](profiles)
             self.divide = mig_instance.divide
             shares = CONF.gpu.share_gpu_instances
+            for option in ("virtual_functions", "divide_command"):
+                _refuse_unused(option, "containers, whose cards have no virtual functions")
             self._read = lambda cards, _: mig_layout.divided(cards, roots, shares=shares)
         else:
+            _refuse_unused("mig_profile", "KVM, which get vGPUs and no MIG instances")
             self.sets = sets.of_machines(roots, ledger)
             spec = DeviceSpec(CONF.pci.device_spec)
             self.whole = machines = PCIPassthrough(
@@ -155,6 +159,10 @@ class Ways:
         divided = division.divided(gpus, self.roots, facts, self._readings)
         return self._types.complete(gpus, divided)
 
+    def forget_facts(self, card: PciAddress) -> None:
+        """Have NVML asked again about the vGPU types of a card of a KVM host."""
+        self._types.forget(card)
+
     def undivided(self, gpu: GPU) -> str | None:
         """Return why *gpu* is not offered whole: an option divides it, but it is not divided yet.
 
@@ -189,3 +197,13 @@ class Ways:
         slots = vgpu_capacity.all_instances(card)
         reasons = {slot: self.whole.part_obstacle(gpu, slot) for slot in slots}
         return {slot: reason for slot, reason in reasons.items() if reason}
+
+
+def _refuse_unused(option: str, guests: str) -> None:
+    """Refuse an option that this host would ignore.
+
+    :raises InvalidOption: if it has a value
+    """
+    if values := getattr(CONF.gpu, option):
+        reason = f"this host is for guests of {guests}"
+        raise exception.InvalidOption(option, ", ".join(values), reason, "take it out of nova.conf")

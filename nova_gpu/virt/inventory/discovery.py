@@ -30,6 +30,7 @@ from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.pci import consoles, direct_links, discovery, identity, selection
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import quarantine
+from nova_gpu.host.vgpu import gim, virtual_functions
 from nova_gpu.virt import sets
 from nova_gpu.virt.delivery import ways
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
@@ -80,6 +81,7 @@ class Discovery:
         self.quarantine = pathlib.Path(CONF.state_path, "gpu-quarantine")
         self.proofs = pathlib.Path(CONF.state_path, "gpu-clean")
         self.vgpus = pathlib.Path(CONF.state_path, "gpu-vgpus")
+        self.divided = pathlib.Path(CONF.state_path, "gpu-divided")
         self.providers = pathlib.Path(CONF.state_path, "gpu-providers")
         self.roots = Roots.of(CONF.gpu)
         self._selection = selection.Selection.parse(
@@ -143,7 +145,8 @@ class Discovery:
         divided = self.ways.divided(gpus.values(), made.recorded_types())
         shared, others = sorted_out(gpus, divided, self.ways)
         parts = {address: card.card for address, card in shared.items()}
-        return parts, {**held_in_parts(gpus, parts, made.instances()), **others}
+        own = {address: card.reasons for address, card in shared.items() if card.reasons}
+        return parts, {**own, **held_in_parts(gpus, parts, made.instances()), **others}
 
     def divided_since(self, given_whole: Iterable[GPU]) -> dict[PciAddress, Reasons]:
         """Return a reason against each card that an instance has whole and that is in MIG mode now.
@@ -254,6 +257,10 @@ def sorted_out(
                 _report(address, reasons_by_card)
             if card.sharing:
                 _report(address, _SHARING)
+            if part.is_plain and (
+                text := virtual_functions.unlimited(address, len(part.parents), ways.roots)
+            ):
+                _warn(address, text)
             if reason := ways.obstacle(gpus[address], part):
                 others[address] = reason
             else:
@@ -265,7 +272,12 @@ def sorted_out(
                     slot: (Unavailable(text, "", Source.HOST),)
                     for slot, text in unavailable.items()
                 }
-                cards[address] = SharedCard(gpus[address], part, withheld, types)
+                if reason := _undeclared(gpus[address], part, gpus.values(), ways.roots):
+                    withheld[address] = (Unavailable(reason, "", Source.DIVISION),)
+                joined = reached(gpus[address], part, ways.roots)
+                if CONF.gpu.split_link_groups:
+                    joined = frozenset()
+                cards[address] = SharedCard(gpus[address], part, withheld, types, joined)
         elif unfit and (whole := selected(card)):
             others[address] = unfit[min(whole.types)]
         elif card.has_instances:
@@ -289,6 +301,23 @@ def sorted_out(
         if reason := ways.undivided(gpus[address]) or _novas_to_divide(address, gpus):
             others[address] = reason
     return cards, of_all(Source.DIVISION, others)
+
+
+def _undeclared(gpu: GPU, card: DividedCard, gpus: Iterable[GPU], roots: Roots) -> str | None:
+    """Return why new guests cannot get the functions of a card that may share its memory."""
+    if CONF.gpu.split_link_groups or not card.is_plain:
+        return None
+    return gim.undeclared(gpu, len(card.parents), gpus, roots)
+
+
+def reached(gpu: GPU, card: DividedCard, roots: Roots) -> frozenset[PciAddress]:
+    """Return the cards whose memory the parts of *card* may reach, empty if only its own.
+
+    NVIDIA's driver on the host separates its vGPUs, whatever links join their cards.
+    """
+    if not (gpu.links and card.is_plain) or gim.is_alone(gpu, len(card.parents), roots):
+        return frozenset()
+    return frozenset({gpu.address, *(link.peer for link in gpu.links)})
 
 
 def held_in_parts(
@@ -363,3 +392,9 @@ def _novas_types() -> Iterator[tuple[str, Collection[str]]]:
 def _report(address: PciAddress, reason: str) -> None:
     """Log, once for each *reason*, why some vGPUs of the card are not offered."""
     LOG.warning("Some vGPUs of GPU %s are not offered: %s", address, reason)
+
+
+@functools.cache
+def _warn(address: PciAddress, text: str) -> None:
+    """Log *text* about a card that is offered, once."""
+    LOG.warning("GPU %s: %s", address, text)

@@ -178,7 +178,9 @@ class VGPUCards:
         with self._reading:
             try:
                 there = frozenset(mdev.devices(self._roots))
-                gpus = [card.gpu for card in self.look.cards.values() if card.has(part)]
+                # Functions without types do not change, and all of a product are read together.
+                cards_ = self.look.cards.values()
+                gpus = [c.gpu for c in cards_ if c.has(part) and not c.card.is_plain]
                 divided = self._divided(gpus)
             except OSError as error:
                 LOG.warning(
@@ -233,14 +235,16 @@ class VGPUCards:
                 group = self.look.groups.get(key)
                 card = group.card_of(slot) if group else None
                 if card is None or card.lacks(slot):
-                    if slot not in self._missed:
+                    # A function of another type than before, because the host's others changed
+                    known = next((card for card in cards.values() if card.has(slot)), None)
+                    is_same = known is not None and known.card.is_plain
+                    if slot not in self._missed and not is_same:
                         self._missed.add(slot)
                         LOG.error(
                             "An instance has vGPU %s, whose card or type this host no longer has; "
                             "restore that, or move or delete the instance",
                             slot,
                         )
-                    known = next((card for card in cards.values() if card.has(slot)), None)
                     added = _with_slot(known or self._unknown(key, slot), slot)
                     cards[added.gpu.address] = added
             if cards != self._read.cards:

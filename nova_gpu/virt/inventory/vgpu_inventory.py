@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from typing import Any
@@ -104,7 +105,7 @@ class VGPUInventory(Published[VGPUGroup, Slot]):
 
         def offer(group: VGPUGroup) -> provider_tree.Offer:
             return provider_tree.Offer(
-                inventory.inventory_of(rooms(group), most=group.facts.per_guest),
+                inventory.inventory_of(rooms(group), most=_most_of_guest(group, by_card)),
                 lambda present: (
                     provider_tree.traits(
                         group.product, hypervisor_type, present, vgpu_type=group.facts
@@ -139,6 +140,7 @@ class VGPUInventory(Published[VGPUGroup, Slot]):
         # The database may still count devices that the tracker has released.
         usage = self._ledger.now
         taken = usage.taken() | usage.used | (usage.counted() - set(addresses)) | here
+        taken |= self._beside(taken | usage.counted() | usage.started())
         slots = device.slots(taken)
         pending = self._pending(slots, self._cards.look)
         free = {
@@ -165,7 +167,7 @@ class VGPUInventory(Published[VGPUGroup, Slot]):
             if joined is not None:
                 return tuple(by_card[card][0] for card in joined)
         order = vgpu_capacity.Order(CONF.gpu.vgpu_order)
-        return vgpu_capacity.choose(by_card, count, order)
+        return vgpu_capacity.choose(_in_one_set(by_card, group, count), count, order)
 
     def divided(self) -> stats.Divided:
         """Return the scheduler's report on the cards that are offered as vGPUs."""
@@ -219,7 +221,22 @@ class VGPUInventory(Published[VGPUGroup, Slot]):
         counted = device.slots((named - withheld_cards) | usage.counted() | usage.started())
         counted -= usage.uncovered()
         # A card that a guest had whole, and is not clean yet, has no vGPU to give either.
-        return Use(taken, self._pending(taken, look), counted, named | usage.used)
+        busy = named | usage.used
+        busy |= self._beside(busy | usage.counted() | usage.started())
+        return Use(taken, self._pending(taken, look), counted, busy)
+
+    def _beside(self, devices: Collection[Device]) -> frozenset[PciAddress]:
+        """Return the cards whose memory a guest that has one of *devices* may reach.
+
+        Their parts are for that guest only.
+        """
+        functions = {device.function(item) for item in devices}
+        return frozenset(
+            address
+            for card in self._cards.look.cards.values()
+            if functions & (card.joined | card.card.parents.keys())
+            for address in card.joined
+        )
 
     def _pending(self, taken: Iterable[Slot], look: Look) -> frozenset[Slot]:
         """Return those slots of *taken* whose vGPU does not exist on the host yet."""
@@ -321,6 +338,36 @@ def _room(card: SharedCard, type_id: str, use: Use) -> Room:
     room = card.room(type_id, use.taken, use.pending)
     own = sum(slot.type_id == type_id for slot in use.counted)
     return Room(max(room.total, own), own, room.free)
+
+
+def _most_of_guest(group: VGPUGroup, by_card: Mapping[PciAddress, CardRooms]) -> int | None:
+    """Return how many vGPUs of a group one guest can have, ``None`` if all of them.
+
+    They may not be more than the largest set of joined cards has.
+    """
+    sets: collections.Counter[frozenset[PciAddress]] = collections.Counter()
+    for address, card in group.cards.items():
+        sets[card.joined] += by_card[address].rooms[group.facts.id].total
+    if frozenset() in sets:
+        return group.facts.per_guest
+    largest = max(sets.values())
+    return min(largest, group.facts.per_guest or largest)
+
+
+def _in_one_set(
+    free: Mapping[PciAddress, list[Slot]], group: VGPUGroup | None, count: int
+) -> Mapping[PciAddress, list[Slot]]:
+    """Return those of the *free* slots, by card, that a guest with *count* of them is chosen from.
+
+    They are those of the smallest set of joined cards that has enough, or all if none has.
+    """
+    sets: dict[frozenset[PciAddress], dict[PciAddress, list[Slot]]] = {}
+    for address, slots in free.items():
+        card = group.cards.get(address) if group else None
+        sets.setdefault(card.joined if card else frozenset(), {})[address] = slots
+    sizes = {joined: sum(map(len, slots.values())) for joined, slots in sets.items()}
+    enough = [joined for joined, size in sizes.items() if size >= count]
+    return sets[min(enough, key=lambda joined: (sizes[joined], sorted(joined)))] if enough else free
 
 
 def _most_slots(card: SharedCard, type_id: str, taken: Collection[Slot]) -> int:

@@ -21,13 +21,18 @@ import futurist
 from nova import objects
 from oslo_log import log as logging
 
+import nova_gpu.privsep
+from nova_gpu.conf import CONF
 from nova_gpu.core import availability, boundary, device, exception
-from nova_gpu.core.availability import Reasons, Source
+from nova_gpu.core.availability import Reasons, Scope, Source, Unavailable
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, GroupKey, PciAddress, Product
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Slot
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
+from nova_gpu.host import products
 from nova_gpu.host.pci import selection
+from nova_gpu.host.state import files
+from nova_gpu.host.vgpu import division, slots
 from nova_gpu.virt import libvirt_errors, threads
 from nova_gpu.virt.delivery.delivery import Delivery, Grant
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
@@ -69,6 +74,8 @@ class VGPUs:
             self.cards, self._made, ledger, host.ways.sets
         )
         self._failed = failed
+        # Cards for which [gpu]divide_command has failed
+        self.unprepared: dict[PciAddress, Reasons] = {}
         # The instance of a vGPU that an earlier service made may be gone by now.
         ledger.was_used(self._made.instances())
 
@@ -144,20 +151,49 @@ class VGPUs:
             try:
                 with boundary.crossed():
                     ways.divide(str(card.address), wanted)
-            except boundary.Failure as error:
+                    self._prepare(card)
+            except (boundary.Failure, OSError) as error:
                 LOG.error(
                     "Failed to divide GPU %s, will retry at the next start of nova-compute: %s",
                     card.address,
                     error,
                 )
+                if CONF.gpu.divide_command:
+                    reason = Unavailable(str(error), "", Source.DIVISION, Scope.ALL)
+                    self.unprepared[card.address] = (reason,)
         return True
+
+    def _prepare(self, card: GPU) -> None:
+        """Run ``[gpu]divide_command`` for a card of NVIDIA's, once since the host booted.
+
+        A run that did not succeed, because nova-compute died for example, is repeated at the next
+        start. A card that has vGPUs already is left as it is.
+
+        :raises DeviceUnavailable, InvalidOption: if it fails
+        :raises OSError: if its success cannot be recorded
+        """
+        if not CONF.gpu.divide_command or card.product.vendor_id != products.NVIDIA:
+            return
+        path, boot_id = self._discovery.divided / str(card.address), self._roots.boot_id()
+        with contextlib.suppress(OSError, ValueError):
+            if files.read_json(path) == {"boot_id": boot_id}:
+                return
+        divided = division.divided([card], self._roots).get(card.address)
+        if divided and any(parent.made for parent in divided.parents.values()):
+            return
+        self._discovery.ways.forget_facts(card.address)
+        output = nova_gpu.privsep.vgpu.run_divide_command(str(card.address))
+        LOG.info("Ran [gpu]divide_command for GPU %s: %s", card.address, output.strip())
+        path.parent.mkdir(exist_ok=True)
+        files.write_json(path, {"boot_id": boot_id})
 
     def make(self, instance_uuid: str, devices: Iterable[Device]) -> None:
         """Create the instance's vGPUs at the slots among *devices*.
 
         :raises DeviceUnavailable: if one of them cannot be made now
         """
-        for slot in sorted(device.slots(devices)):
+        all_slots = sorted(device.slots(devices))
+        for slot in all_slots:
             other = self._made.instances().get(slot)
             if other not in (None, instance_uuid) and self.cards.look.is_made(slot, other):
                 raise exception.DeviceUnavailable(
@@ -170,7 +206,9 @@ class VGPUs:
                 self._made.add(slot, instance_uuid, self.cards.names(slot))
                 self.way(slot).prepare(slot, instance_uuid)
             except exception.DeviceUnavailable as error:
-                if _NO_MEMORY not in str(error) and self.way(slot).may_wedge:
+                is_others = any(text in str(error) for text in (_NO_MEMORY, slots.NOT_LISTED))
+                is_its_own = len(all_slots) == 1 and not is_others
+                if is_its_own and self.way(slot).may_wedge:
                     kind = self._kind(slot)
                     self._failed.failed(kind, slot.parent, _REFUSED, error, is_its_own=True)
                     self._reserve_failed()

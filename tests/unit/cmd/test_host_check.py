@@ -51,6 +51,40 @@ class HostCheckTest(base.HostTestCase):
         self.config.config(group="gpu", allow_ports_without_acs=True)
         self.assertIn("lets several guests have them", self.check(0))
 
+    def test_cards_whose_memory_gim_shares(self) -> None:
+        host, cards = hosts.Host(self.root), [CARD, "0000:82:00.0"]
+        for card in cards:
+            host.add_gpu(card, "1002", "74a1", class_code=0x120000, driver="gim", totalvfs=1)
+            host.add_vf(card, card.replace(".0", ".1"))
+            host.set_autoprobe(card, enabled=False)
+        self.assertEqual(2, self.check(1).count("gim may let it share memory"))
+        mode = host.roots.sysfs / "module/gim/parameters/fb_sharing_mode"
+        for number, status, text in (
+            (0, 1, "gim lets up to 8 cards share their memory over XGMI (fb_sharing_mode)"),
+            (1, 0, "offered in parts"),
+        ):
+            pci.write(mode, f"{number}\n")
+            self.assertIn(text, self.check(status))
+        self.config.config(group="gpu", link_groups=[" ".join(cards)])
+        self.assertNotIn("reach", self.check(0))
+        pci.write(mode, "0\n")
+        self.assertIn("reach the memory of 0000:82:00.0: one guest at a time", self.check(0))
+        self.config.config(group="gpu", split_link_groups=True)
+        self.assertIn("lets several guests have them", self.check(0))
+
+    def test_functions_of_intels_card(self) -> None:
+        host, function = hosts.Host(self.root), CARD.replace(".0", ".1")
+        host.add_gpu(CARD, "8086", "e211", totalvfs=1)
+        host.add_vf(CARD, function, driver="vfio-pci")
+        host.register_with_vfio(function)
+        quantum = host.path(CARD) / "sriov_admin/vf1/profile/exec_quantum_ms"
+        modules = self.root / "lib/modules" / os.uname().release
+        for value, module, said in ((0, "", True), (16, "", False), (16, "xe-vfio-pci", True)):
+            pci.write(quantum, f"{value}\n")
+            pci.write(modules / "modules.dep", f"kernel/drivers/vfio/pci/xe/{module}.ko:\n")
+            shown = self.check(0)
+            self.assertEqual(said, "is 0: a guest can keep" in shown or "xe-vfio-pci" in shown)
+
     def test_ports_that_only_root_can_read(self) -> None:
         host = self.switch()
         (host.path("0000:02:01.0") / "config").unlink()

@@ -49,6 +49,52 @@ def slot(type_id: str, number: int = 0, parent: PciAddress = CARD) -> Slot:
     return Slot(parent, type_id, number)
 
 
+class MixedSizesTest(unittest.TestCase):
+    def test_beside_another_size(self) -> None:
+        """L40S by its own numbers for vGPUs of several sizes, as NVML's placements have them"""
+        types = {
+            f"{gib}C": VGPUType(f"{gib}C", memory_mib=gib * 1024, per_card=most)
+            for gib, most in ((16, 2), (8, 4), (4, 8))
+        }
+        for made, free in (((), [2, 4, 8]), (("16C",), [1, 2, 4])):
+            card = profiled(types, list(types), *made)
+            parents = {**card.parents}
+            for number in range(len(made), 12):
+                function = PciAddress(0, 0x3B, number >> 3, number & 7)
+                parents.setdefault(function, Parent(Kind.TYPED, dict.fromkeys(types, 1), {}))
+            card = dataclasses.replace(card, parents=parents)
+            self.assertEqual(free, [vgpu_capacity.room(card, t).free for t in types])
+
+
+class GPUInstancesTest(unittest.TestCase):
+    """Four 1g.24gb of an RTX PRO 6000, which vGPUs share by time"""
+
+    def test_one_size_in_each(self) -> None:
+        types = {
+            f"{gib}Q": VGPUType(
+                *(f"{gib}Q", None, gib * 1024),
+                per_card=96 // gib,
+                profile=47,
+                per_instance=24 // gib,
+            )
+            for gib in (3, 6, 12, 24)
+        }
+        functions = [PciAddress(0, 0x41, index >> 3, index & 7) for index in range(4, 60)]
+        for where, free in (
+            ([], [32, 16, 8, 4]),
+            ([1], [31, 12, 6, 3]),
+            ([1] * 8, [24, 12, 6, 3]),
+            ([1, 1, 2], [29, 8, 4, 2]),
+            ([None], [31, 15, 7, 3]),  # where it is is unknown
+        ):
+            empty = Parent(Kind.TYPED, dict.fromkeys(types, 1), {})
+            parents = dict.fromkeys(functions, empty)
+            for function, instance in zip(functions, where, strict=False):
+                parents[function] = Parent(Kind.TYPED, {}, {"3Q": 1}, gpu_instance=instance)
+            card = DividedCard(types, parents)
+            self.assertEqual(free, [vgpu_capacity.room(card, t).free for t in types], where)
+
+
 class MediatedTest(unittest.TestCase):
     def test_what_is_promised_and_not_made_yet(self) -> None:
         card = mediated(P4, {"nvidia-63": 8, "nvidia-64": 4, "nvidia-65": 2}, {})

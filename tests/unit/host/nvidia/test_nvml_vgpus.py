@@ -36,6 +36,15 @@ class TypesTest(NvmlTestCase):
         named = {"NVIDIA L40S-1B": 1, "NVIDIA L40S-24Q": 16}
         self.assertEqual(named, {name: n for name, n in most.items() if n is not None})
 
+    def test_of_several_sizes(self) -> None:
+        """As many as there are placements for, whose numbers are made up here"""
+        card, _ = machines.l40s()
+        places = {1147: " ".join(map(str, range(0, 48, 3))), 1155: "0", 1156: "!3"}
+        more = {f"vgpu.{number}.placements": text for number, text in places.items()}
+        for mixed, most in (("1", [16, 1, 1]), ("0", [32, 2, 1])):
+            types = self.types(dataclasses.replace(card, more={"mixed": mixed, **more}))
+            self.assertEqual(most, [types[f"nvidia-{number}"].per_card for number in places])
+
     def test_by_gpu_instances(self) -> None:
         small, large = "NVIDIA H200X-1-18C", "NVIDIA H200X-3-71C"
         self.assertEqual({small: 7}, self.most(*machines.h200_vgpu({19: 7})))

@@ -169,6 +169,13 @@ class TestMemory(PassthroughTestCase):
         taken = passthrough.card_bars(self.gpu(), self.host.roots)
         self.assertEqual(256 * address_space.GIB, address_space.window(taken))
 
+    def test_memory_that_no_bar_has(self) -> None:
+        self.host.add_gpu("0009:01:00.0", "10de", "2342", driver="nvgrace-gpu-vfio-pci")
+        (superchip,) = (g for g in self.host.gpus() if g.product.product_id == "2342")
+        for judge in (passthrough.obstacles, passthrough.lasting_obstacles):
+            (reason,) = judge(superchip, self.host.roots)
+            self.assertIn("is coherent with the processor's", reason)
+
     def test_larger_than_a_guest_has(self) -> None:
         self.add("26b9", mapped_mib=64 * 1024)
         self.assertEqual([], self.reasons())

@@ -9,7 +9,7 @@ import fixtures
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu import vgpu as values
 from nova_gpu.host.vgpu import division, mdev
-from tests.fixtures import vgpu
+from tests.fixtures import hosts, pci, vgpu
 from tests.fixtures.bases.host import HostTestCase
 
 ONE, TWO = "0000:3b:00.0", "0000:82:00.0"
@@ -38,30 +38,59 @@ class TestDivided(HostTestCase):
             card.parents,
         )
 
-    def test_a_card_whose_functions_are_plain(self) -> None:
-        self.host.add_gpu(ONE, "8086", "56c0", totalvfs=31)
-        functions = vgpu.add_functions(self.host, ONE, 3)
-        self.host.add_gpu(TWO, "8086", "56c0", totalvfs=31)
-        self.host.add_vf(TWO, TWO.replace(".0", ".1"))
-        cards = self.divided()
-        self.assertEqual(functions, [str(each) for each in cards[ONE].parents])
-        plain = values.Parent(values.Kind.PLAIN, {"vf": 1}, {})
-        self.assertEqual([plain], list(cards[TWO].parents.values()))
-        self.assertEqual([3, 1], [cards[each].types["vf"].per_card for each in (ONE, TWO)])
+    def add_plain(self, address: str, *quotas_gib: int) -> list[str]:
+        """A B60 whose driver says how much memory each function has, or 0"""
+        self.host.add_gpu(address, "8086", "e211", totalvfs=12)
+        for number, quota in enumerate(quotas_gib, 1):
+            file = self.host.path(address) / f"sriov_admin/vf{number}/profile/vram_quota"
+            pci.write(file, f"{quota << 30}\n")
+        return vgpu.add_functions(self.host, address, len(quotas_gib))
 
-    def test_memory_of_intels_functions(self) -> None:
-        """Since Linux 7.0 (Documentation/ABI/testing/sysfs-driver-intel-xe-sriov). Of functions
-        that have different quotas it is what each has at least."""
-        self.host.add_gpu(ONE, "8086", "e211", totalvfs=12)
-        vgpu.add_functions(self.host, ONE, 2)
-        for number, quota in ((1, 4 << 30), (2, 3 << 30), (3, 1 << 30)):
-            profile = self.host.path(ONE) / f"sriov_admin/vf{number}/profile"
-            profile.mkdir(parents=True)
-            (profile / "vram_quota").write_text(f"{quota}\n")
-        facts = values.VGPUType("vf", memory_mib=3072, per_card=2)
-        self.assertEqual({"vf": facts}, self.divided()[ONE].types)
-        (self.host.path(ONE) / "sriov_admin/vf2/profile/vram_quota").write_text("0\n")
-        self.assertIsNone(self.divided()[ONE].types["vf"].memory_mib)
+    def test_cards_whose_functions_are_plain(self) -> None:
+        """Since Linux 7.0 xe says what memory each has."""
+        functions = [*self.add_plain(ONE, 4, 4), *self.add_plain(TWO, 4, 4)]
+        cards = self.divided()
+        for address in (ONE, TWO):
+            facts = values.VGPUType("vf", "vf-of-2", memory_mib=4096, per_card=2)
+            self.assertEqual({"vf": facts}, cards[address].types)
+        plain = values.Parent(values.Kind.PLAIN, {"vf": 1}, {})
+        parents = {**cards[ONE].parents, **cards[TWO].parents}
+        self.assertEqual(dict.fromkeys(functions, plain), {str(a): parents[a] for a in parents})
+
+    def test_memory_by_intels_i915(self) -> None:
+        """For data centers, on each tile"""
+        self.host.add_gpu(ONE, "8086", "56c0", totalvfs=31)
+        vgpu.add_functions(self.host, ONE, 1)
+        for tile in ("gt0", "gt1"):
+            folder = self.host.path(ONE) / f"drm/card0/prelim_iov/vf1/{tile}"
+            pci.write(folder / "lmem_quota", f"{2 << 30}\n")
+        self.assertEqual(4096, self.divided()[ONE].types["vf"].memory_mib)
+
+    def test_plain_functions_that_differ(self) -> None:
+        cases: tuple[tuple[tuple[int, ...], dict[str, tuple[object, ...]]], ...] = (
+            ((12, 12), {"vf-of-2-12288mib": ("vf-of-2", 12288, 2)}),
+            ((0, 0), {"vf-of-2": ("vf-of-2", None, 2)}),
+            (
+                (16, 6, 0),
+                {
+                    "vf-of-3-16384mib": (None, 16384, 1),
+                    "vf-of-3-6144mib": (None, 6144, 1),
+                    "vf-of-3": (None, None, 1),
+                },
+            ),
+        )
+        for quotas, types in cases:
+            with self.subTest(quotas):
+                self.host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
+                self.add_plain(ONE, *quotas)
+                self.add_plain(TWO, 4, 4, 4, 4)
+                cards = self.divided()
+                types["vf"] = (None, None, 0)  # for instances that have one by this name
+                self.assertEqual(
+                    types,
+                    {t.id: (t.name, t.memory_mib, t.per_card) for t in cards[ONE].types.values()},
+                )
+                self.assertEqual(["vf-of-4-4096mib", "vf"], [*cards[TWO].types])
 
     def test_nvidias_functions_are_not_plain(self) -> None:
         """Without its vGPU software they have no types, and are of no use."""
@@ -86,6 +115,16 @@ class TestDivided(HostTestCase):
             list(card.parents.values()),
         )
         self.assertEqual(1024, card.types["nvidia-1145"].memory_mib)
+
+    def test_where_a_vgpu_is_on_a_card_in_mig_mode(self) -> None:
+        self.host.add_gpu(TWO, "10de", "26b9", totalvfs=3)
+        for function, text in zip(
+            vgpu.add_functions(self.host, TWO, 3), ("3", str(0xFFFFFFFF), "?"), strict=True
+        ):
+            vgpu.set_profiles(self.host, function, {}, current=1147)
+            pci.write(self.host.path(function) / "nvidia/gpu_instance_id", f"{text}\n")
+        parents = self.divided()[TWO].parents.values()
+        self.assertEqual([3, None, None], [parent.gpu_instance for parent in parents])
 
     def test_a_full_card_names_its_types_no_longer(self) -> None:
         self.host.add_gpu(TWO, "10de", "26b9", totalvfs=1)

@@ -7,7 +7,7 @@ from oslotest import base
 from nova_gpu.core import exception
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host.vgpu import virtual_functions
-from tests.fixtures import sriov_kernel
+from tests.fixtures import pci, sriov_kernel
 from tests.fixtures.bases.host import HostTestCase
 
 CARD, FUNCTION, AMDS = "0000:3b:00.0", "0000:3b:00.1", "0000:af:00.0"
@@ -50,6 +50,23 @@ class TestEnable(EnableTestCase):
         for function in (FUNCTION, FUNCTION.replace(".1", ".2")):
             card = PciAddress.parse(function)
             self.assertIsNone(virtual_functions.obstacle(card, self.host.roots))
+
+    def test_limits_of_intels_functions(self) -> None:
+        """Of xe's, and of i915's with two tiles: where there is none"""
+        for folder in ("sriov_admin/vf1/profile", "drm/card0/iov/vf1/gt0", "drm/card0/iov/vf2/gt1"):
+            for name, value in (("exec_quantum_ms", 0), ("preempt_timeout_us", 0)):
+                pci.write(self.host.path(CARD) / folder / name, f"{value}\n")
+        pci.write(self.host.path(CARD) / "drm/card0/iov/vf2/gt1/exec_quantum_ms", "20\n")
+        text = virtual_functions.unlimited(PciAddress.parse(CARD), 2, self.host.roots) or ""
+        self.assertIn("sriov_admin/vf1/profile/exec_quantum_ms is 0: a guest can keep", text)
+        self.enable(2)
+        self.assertIsNone(virtual_functions.unlimited(PciAddress.parse(CARD), 2, self.host.roots))
+        for path, limit in (
+            ("sriov_admin/vf1/profile/exec_quantum_ms", "16"),
+            ("drm/card0/iov/vf1/gt0/preempt_timeout_us", "32000"),
+            ("drm/card0/iov/vf2/gt1/exec_quantum_ms", "20\n"),
+        ):
+            self.assertEqual(limit, (self.host.path(CARD) / path).read_text())
 
     def test_others_than_there_are(self) -> None:
         self.enable(2)

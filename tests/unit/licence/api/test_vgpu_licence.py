@@ -85,6 +85,18 @@ class LicenceTest(unittest.TestCase):
         self.config.config(group="gpu", vgpu_licences=None)
         self.assertEqual({}, vendordata.of_instance(instance()))
 
+    def test_for_whole_cards_by_their_own_settings(self) -> None:
+        whole = instance()
+        whole.resources = resources((uuidsentinel.provider, "0000:3b:00.0"))
+        self.put("default.tok", "eyJ")
+        self.put("default.conf", "FeatureType=1\n")
+        self.assertEqual({}, vendordata.of_instance(whole))
+        self.put(f"{PROJECT}.whole.conf", "FeatureType=4\n")
+        licence = {"token": "eyJ", "gridd_conf": "FeatureType=4\n"}
+        self.assertEqual({"vgpu_licence": licence}, vendordata.of_instance(whole))
+        licence["gridd_conf"] = "FeatureType=1\n"
+        self.assertEqual({"vgpu_licence": licence}, vendordata.of_instance(instance()))
+
     def test_without_a_file(self) -> None:
         with self.assertLogs(vgpu_licence.LOG.logger, "INFO") as logs:
             self.assertEqual({}, vendordata.of_instance(instance()))

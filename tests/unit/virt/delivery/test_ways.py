@@ -71,11 +71,16 @@ class WaysTest(base.BaseTestCase):
         self.assertEqual(Kind.MEDIATED, found.part(Kind.INSTANCE).kind)
 
     def test_what_divides_cards(self) -> None:
-        self.config(
-            group="gpu", virtual_functions=["8086:56c0=4"], mig_profile=["10de:2335=1g.18gb"]
-        )
-        self.assertEqual({"8086:56c0": 4}, self.ways("kvm").wanted)
-        self.assertEqual({"10de:2335": "1g.18gb"}, self.ways("lxc").wanted)
+        """An option that the host would ignore is refused."""
+        for option, value, kind, other, wanted in (
+            ("virtual_functions", "8086:56c0=4", "kvm", "lxc", {"8086:56c0": 4}),
+            ("mig_profile", "10de:2335=1g.18gb", "lxc", "kvm", {"10de:2335": "1g.18gb"}),
+        ):
+            self.config(group="gpu", **{option: [value]})
+            self.assertEqual(wanted, self.ways(kind).wanted)
+            error = self.assertRaises(exception.InvalidOption, self.ways, other)
+            self.assertIn(f"[gpu]{option} = '{value}'", str(error))
+            self.config(group="gpu", **{option: []})
         self.config(group="gpu", virtual_functions=["many"])
         self.assertRaises(exception.InvalidOption, self.ways, "kvm")
 

@@ -8,8 +8,10 @@ from collections.abc import Collection
 import fixtures
 import libvirt
 from nova import objects
+from oslo_config import fixture as config_fixture
 from oslotest import base
 
+from nova_gpu.conf import CONF
 from nova_gpu.core import device, exception
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import PciAddress
@@ -17,7 +19,7 @@ from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.virt.delivery.delivery import Grant
 from nova_gpu.virt.health import failed_starts
 from nova_gpu.virt.lifecycle import vgpus
-from tests.fixtures import vgpu
+from tests.fixtures import pci, vgpu
 from tests.fixtures.bases.vgpus import CARD, MINE, ONE, OTHERS, PROFILED, TWO, WHOLE, VGPUsTestCase
 from tests.fixtures.compute import devices
 
@@ -94,6 +96,41 @@ class KnownTest(VGPUsTestCase):
         self.assertEqual({ONE: "10de:1bb3"}, {slot: each.key for slot, each in found.items()})
 
 
+class DivideCommandTest(VGPUsTestCase):
+    """A program of the operator's, after the functions are enabled and before a guest gets one"""
+
+    def prepare(self) -> None:
+        self.host.add_gpu(PROFILED, "10de", "26b9", totalvfs=1)
+        for function in vgpu.add_functions(self.host, PROFILED, 1):
+            vgpu.set_profiles(self.host, function, vgpu.L40S)
+        self.done = self.host.root / "done"
+        self.config = self.useFixture(config_fixture.Config(CONF))
+        self.config.config(group="gpu", virtual_functions=[f"{PROFILED}=1"])
+        self.let("false")
+
+    def let(self, end: str) -> None:
+        text = f"printenv NOVA_GPU_ADDRESS >> {self.done}; {end}"
+        self.config.config(group="gpu", divide_command=["/bin/sh", "-c", text])
+
+    def test_once_since_the_host_booted(self) -> None:
+        def is_offered() -> bool:
+            return not self.vgpus.cards.look.cards[PciAddress.parse(PROFILED)].reasons
+
+        for end, runs, offered in (
+            ("echo why; false", 2, False),
+            ("true", 3, True),
+            ("false", 3, True),  # it is done
+        ):
+            self.let(end)
+            self.compute.restart()
+            self.assertEqual([PROFILED] * runs, self.done.read_text().split(), end)
+            self.assertEqual(offered, is_offered(), end)
+        self.assertIn("[gpu]divide_command ended with 1: why", self.log.output)
+        pci.write(self.host.roots.proc / "sys/kernel/random/boot_id", "another\n")
+        self.compute.restart()
+        self.assertEqual([PROFILED] * 4, self.done.read_text().split())
+
+
 class FailedStartsTest(VGPUsTestCase):
     def prepare(self) -> None:
         self.host.add_gpu(PROFILED, "10de", "26b9", totalvfs=2)
@@ -158,7 +195,23 @@ class FailedStartsTest(VGPUsTestCase):
             with fixtures.MockPatch("nova_gpu.privsep.vgpu.make", side_effect=error):
                 for _ in range(failed_starts.MOST):
                     self.assertRaises(exception.DeviceUnavailable, self.vgpus.make, MINE, [slot])
+                    other = Slot.parse(f"{second}/nvidia-1147/0")
+                    both = [other, Slot.parse(f"{second}/nvidia-1155/0")]  # too many, maybe
+                    self.assertRaises(exception.DeviceUnavailable, self.vgpus.make, MINE, both)
         self.assertEqual({second}, self.offered())
+
+    def test_card_without_room_for_the_type(self) -> None:
+        """Such as one in MIG mode, whose GPU instances a boot of the host has removed"""
+        slot = Slot.parse(f"{self.functions[0]}/nvidia-1155/0")
+        for function in self.functions:
+            vgpu.set_profiles(self.host, function, {})
+        for _ in range(failed_starts.MOST):
+            with self.assertRaisesRegex(exception.DeviceUnavailable, "does not list the type"):
+                self.vgpus.make(MINE, [slot])
+        for function in self.functions:
+            vgpu.set_profiles(self.host, function, vgpu.L40S)
+        self.vgpus.cards.read_again(slot)
+        self.assertEqual(set(self.functions), self.offered())
 
     def test_two_functions_alike(self) -> None:
         first, second = (Slot.parse(f"{each}/nvidia-1155/0") for each in self.functions)

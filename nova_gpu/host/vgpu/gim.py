@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""AMD's module gim: which cards share their memory with each other over XGMI.
+
+A virtual function reaches the memory of all cards in its *sharing group*. Source:
+amd/MxGPU-Virtualization, libgv/core/hw/AI/mi300/mi300_xgmi.c and gim_shim/gim_config.c. A group
+that ``amd-smi`` has set at run time is not in sysfs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nova_gpu.core.model import GPU
+from nova_gpu.host import products
+from nova_gpu.host.pci import sysfs
+from nova_gpu.host.roots import Roots
+
+_PARAMETER = "fb_sharing_mode"
+_LARGEST = 8
+_SIZES = (1, 2, 4, _LARGEST)
+_REMEDY = (
+    "name the cards of each group in [gpu]link_groups, and one guest at a time gets a group; or "
+    f"load gim so that no card shares memory (modprobe gim {_PARAMETER}=1)"
+)
+
+
+def is_alone(gpu: GPU, functions: int, roots: Roots) -> bool:
+    """Return whether gim keeps the functions of other cards from the memory of *gpu*.
+
+    :param functions: the number of its functions
+    """
+    return gpu.product.vendor_id == products.AMD and _group_size(gpu, functions, roots) == 1
+
+
+def undeclared(gpu: GPU, functions: int, cards: Iterable[GPU], roots: Roots) -> str | None:
+    """Return why guests cannot get the functions of *gpu*, and the remedy.
+
+    The reason is that ``[gpu]link_groups`` does not name all cards that share its memory.
+
+    :param functions: the number of its functions
+    :param cards: all cards of the host
+    """
+    size = _group_size(gpu, functions, roots)
+    number = sum(map(_may_have_xgmi, cards))
+    if size == 1 or number < 2 or len(gpu.links) + 1 >= min(size or 2, number):
+        return None
+    what = f"gim may let it share memory with other cards over XGMI (no {_PARAMETER} to read)"
+    if size is not None:
+        what = f"gim lets up to {size} cards share their memory over XGMI ({_PARAMETER})"
+    return f"{what}, and [gpu]link_groups does not name those of its group; {_REMEDY}"
+
+
+def _may_have_xgmi(gpu: GPU) -> bool:
+    """Return whether *gpu* is AMD's and for servers. An unknown one may be."""
+    return gpu.product.vendor_id == products.AMD and (
+        gpu.product.architecture is None or gpu.product.architecture.startswith("cdna")
+    )
+
+
+def _group_size(gpu: GPU, functions: int, roots: Roots) -> int | None:
+    """Return how many cards a sharing group has at most, ``None`` if that is unknown.
+
+    gim makes groups of one card where cards have several functions, and by default the largest
+    groups where they have one.
+    """
+    if functions > 1 or not _may_have_xgmi(gpu):
+        return 1
+    size = sysfs.decimal(str(roots.sysfs / "module/gim/parameters"), _PARAMETER)
+    return _LARGEST if size == 0 else size if size in _SIZES else None
