@@ -116,7 +116,9 @@ class StockTestBase(aliases.AliasesTestBase):
         """Do as ``nova-gpu leave --apply`` on *host*, whose nova-compute is stopped."""
         with self.reading(host) as sources:
             leave.check_clean(shadow.look(sources).cards, CONF.pci.device_spec, sources.host)
-        leavings = self.look(host).leavings
+        report = self.look(host)
+        leave.check_consumers(report)
+        leavings = report.leavings
         status = leave.give_back(self.giving_back(host), leavings)
         self.forget(host, leavings)
         return status

@@ -19,7 +19,7 @@ from nova_gpu.host.state import proofs
 from nova_gpu.stock.cmd import adopt
 from nova_gpu.stock.cmd import shadow as shadow_command
 from nova_gpu.stock.cmd.adopt import NotReady
-from nova_gpu.stock.core.holding import Leaving
+from nova_gpu.stock.core.holding import Leaving, Stranger
 from nova_gpu.stock.virt.giving_back import GivingBack
 from nova_gpu.stock.virt.shadow import Card, Shadow
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
@@ -44,13 +44,15 @@ def run(command: Any, line: list[str]) -> int:
         return _UNREAD
     sources, report = reading
     leavings, spec = report.leavings, CONF.pci.device_spec
-    print(text(leavings))
+    print(text(leavings, report.consumers))
     for sentence in unfit(report.cards, spec, sources.host.roots):
         print(printable.lines(sentence))
     if not command.apply:
-        return _STAYS if any(leaving.obstacles for leaving in leavings) else 0
+        stays = report.consumers or any(leaving.obstacles for leaving in leavings)
+        return _STAYS if stays else 0
     context = nova_context.get_admin_context()
     check(leavings, spec, sources.host.roots)
+    check_consumers(report)
     check_strangers(report, spec, sources.host.roots)
     check_clean(report.cards, spec, sources.host)
     with adopt.alone(sources.host):
@@ -66,11 +68,15 @@ def run(command: Any, line: list[str]) -> int:
     return status
 
 
-def text(leavings: Sequence[Leaving]) -> str:
-    """Return what would be done with *leavings*, as text for people."""
-    if not leavings:
+def text(leavings: Sequence[Leaving], consumers: Sequence[str] = ()) -> str:
+    """Return what would be done with *leavings*, as text for people.
+
+    :param consumers: as those of :class:`nova_gpu.stock.virt.shadow.Shadow`
+    """
+    if not (leavings or consumers):
         return "No instance of this host has a GPU by nova-gpu: nothing is to be given back."
-    return printable.lines("\n".join(line for leaving in leavings for line in _lines(leaving)))
+    lines = [line for leaving in leavings for line in _lines(leaving)]
+    return printable.lines("\n".join([*lines, *(str(Stranger(uuid)) for uuid in consumers)]))
 
 
 def _lines(leaving: Leaving) -> Iterator[str]:
@@ -106,6 +112,18 @@ def check(leavings: Iterable[Leaving], spec: Sequence[str], roots: Roots) -> Non
                     f"no [pci]device_spec matches {card}, which the instance "
                     f"{leaving.instance.uuid} has; add one, and run this again"
                 )
+
+
+def check_consumers(report: Shadow) -> None:
+    """Check that Placement counts no GPU here for what is not given back.
+
+    Its count would go, and stock Nova would give its card to another instance: the source's card of
+    a resize that may be reverted, or that of an instance about to be built.
+
+    :raises Stranger: if it does
+    """
+    for uuid in report.consumers:
+        raise Stranger(uuid)
 
 
 def unfit(cards: Iterable[Card], spec: Sequence[str], roots: Roots) -> Iterator[str]:

@@ -43,13 +43,14 @@ def judge(
 ) -> Leaving | None:
     """Return what the instance has by nova-gpu, and what is in the way of giving it back.
 
-    Return ``None`` if it has nothing by nova-gpu and its flavor asks for nothing.
+    Return ``None`` if it has nothing by nova-gpu, its flavor asks for nothing, and no move that has
+    not ended may bring it something back.
 
     :param aliases: those of the host, with the functions that each gives
     :param types: those of mediated devices that stock Nova will make on this host
     :param preferred: the names of the aliases to give a function by, if several give it
     """
-    if not (instance.counted or instance.slots or _asks(instance)):
+    if not (instance.counted or instance.slots or instance.moved or _asks(instance)):
         return None
     kinds = {slot: _kind(slot, hardware) for slot in sorted(instance.slots)}
     mediated = {
@@ -178,7 +179,7 @@ def _of_devices(
     domain: Domain,
 ) -> Iterator[Obstacle]:
     resize = "resize it to a flavor without GPUs, or delete it"
-    if not functions and not kinds:
+    if not (functions or kinds or instance.moved):
         yield Obstacle("its flavor asks for GPUs, and it has none now", f"start it, or {resize}")
     for slot, kind in kinds.items():
         if kind not in (Kind.MEDIATED, *_VIRTUAL_FUNCTIONS):

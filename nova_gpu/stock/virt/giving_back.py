@@ -38,7 +38,7 @@ from nova_gpu.core.placement import inventory
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vgpu import sriov
-from nova_gpu.stock.core.holding import Leaving, NotTakenOver, Way
+from nova_gpu.stock.core.holding import Leaving, NotTakenOver, Stranger, Way
 from nova_gpu.stock.virt import adoption, aliases, definitions, providers, records
 from nova_gpu.stock.virt.adoption import Step
 from nova_gpu.stock.virt.shadow import Shadow
@@ -261,20 +261,14 @@ class GivingBack:
         return str(tree.data(name).uuid)
 
     def _check_here(self, consumer: str) -> None:
-        """Check that an instance for which Placement counts GPUs is on this host.
+        """Check that a consumer of GPUs is an instance of this host; others have no step here.
 
-        One that waits for nova-compute to be built would be started by stock Nova without them.
-
-        :raises NotTakenOver: if it is not
+        :raises Stranger: if it is not
         """
         with contextlib.suppress(nova_exception.InstanceNotFound):
-            if objects.Instance.get_by_uuid(self._context, consumer).host != self._node.host:
-                raise NotTakenOver(
-                    consumer,
-                    "Placement counts GPUs here for it, and it is not on this host",
-                    "start nova-compute with nova-gpu's driver, which builds or removes it, and "
-                    "run this command again then",
-                )
+            if objects.Instance.get_by_uuid(self._context, consumer).host == self._node.host:
+                return
+        raise Stranger(consumer)
 
 
 def _request_id(instance_uuid: str, alias: str | None) -> str:

@@ -17,6 +17,7 @@ from nova_gpu.stock.core.holding import Instance
 
 # What is read of an instance, and what a takeover changes
 ATTRIBUTES = ["flavor", "pci_requests", "resources"]
+_READ = [*ATTRIBUTES, "migration_context"]
 TAKEN = (fields.PciDeviceStatus.ALLOCATED, fields.PciDeviceStatus.CLAIMED)
 
 
@@ -37,7 +38,7 @@ def read(context: nova_context.RequestContext, host: str, nodename: str) -> list
             context, host, nodename
         )
     }
-    here = objects.InstanceList.get_by_host(context, host, expected_attrs=ATTRIBUTES)
+    here = objects.InstanceList.get_by_host(context, host, expected_attrs=_READ)
     elsewhere = (rows.keys() | migrations.keys()) - {instance.uuid for instance in here}
     return [
         Instance(
@@ -48,10 +49,11 @@ def read(context: nova_context.RequestContext, host: str, nodename: str) -> list
             instance.task_state,
             migrations.get(instance.uuid),
             dict(_functions(instance, rows.get(instance.uuid, ()))),
-            device.cards(_devices(instance)),
-            device.slots(_devices(instance)),
+            device.cards(_devices(instance.resources)),
+            device.slots(_devices(instance.resources)),
             any(is_replaced(request, instance) for request in _requests(instance)),
             None if instance.host == host else instance.host,
+            _of_move(instance) if instance.uuid in migrations else frozenset(),
         )
         for instance in (*here, *_by_uuid(context, elsewhere))
     ]
@@ -60,7 +62,7 @@ def read(context: nova_context.RequestContext, host: str, nodename: str) -> list
 def _by_uuid(context: nova_context.RequestContext, uuids: set[str]) -> Iterator[objects.Instance]:
     if uuids:
         filters = {"uuid": sorted(uuids), "deleted": False}
-        yield from objects.InstanceList.get_by_filters(context, filters, expected_attrs=ATTRIBUTES)
+        yield from objects.InstanceList.get_by_filters(context, filters, expected_attrs=_READ)
 
 
 def is_replaced(request: objects.InstancePCIRequest, instance: objects.Instance) -> bool:
@@ -89,10 +91,17 @@ def _functions(
             yield PciAddress.parse(row.address), alias
 
 
-def _devices(instance: objects.Instance) -> list[Device]:
-    """Return the cards and vGPUs that the instance has by nova-gpu."""
+def _of_move(instance: objects.Instance) -> frozenset[Device]:
+    """Return the cards and vGPUs by nova-gpu that a move takes the instance from, or to."""
+    if (move := instance.migration_context) is None:
+        return frozenset()
+    return frozenset([*_devices(move.old_resources), *_devices(move.new_resources)])
+
+
+def _devices(resources: Iterable[objects.Resource] | None) -> list[Device]:
+    """Return the cards and vGPUs by nova-gpu that *resources* have."""
     devices = []
-    for resource in instance.resources or ():
+    for resource in resources or ():
         # Other resources, such as persistent memory, have other identifiers.
         with contextlib.suppress(exception.InvalidValue):
             devices.append(device.parse(resource.identifier))

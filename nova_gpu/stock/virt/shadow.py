@@ -87,7 +87,8 @@ class Shadow:
     by nova-gpu. ``strangers`` are the domains with GPUs that are no instances of this host, with
     their cards. ``unread`` are sentences about sources that could not be read. ``mediating`` are
     the functions at which mediated devices are made. ``mediated`` is how many each domain has at a
-    function, of a resource class of stock Nova.
+    function, of a resource class of stock Nova. ``consumers`` are the uuids for which Placement
+    counts GPUs of nova-gpu's groups here, and which are no instances of this host.
     """
 
     node: str | None
@@ -102,6 +103,7 @@ class Shadow:
     mediated: Mapping[str, Mapping[tuple[PciAddress, str], int]] = dataclasses.field(
         default_factory=dict
     )
+    consumers: tuple[str, ...] = ()
 
 
 def look(
@@ -126,6 +128,7 @@ def look(
     named = ask("libvirt", lambda: _domains(sources))
     hardware = ask("sysfs", lambda: _hardware(host, cards))
     instances = stock = known_aliases = None
+    consumers: frozenset[str] = frozenset()
     if nodename is not None:
         read_instances = functools.partial(records.read, context, CONF.host, nodename)
         instances = ask("Nova's database", read_instances)
@@ -136,6 +139,8 @@ def look(
         client = sources.placement
         read_providers = functools.partial(_providers, client, context, nodename, hardware)
         stock = ask("Placement", read_providers)
+        read_consumers = functools.partial(_consumers, client, context, nodename)
+        consumers = ask("Placement", read_consumers) or consumers
     holdings: Iterable[Holding | None] = ()
     leavings: Iterable[Leaving | None] = ()
     users: Mapping[PciAddress, tuple[str, ...]] = {}
@@ -167,6 +172,7 @@ def look(
             if parent.kind is Kind.MEDIATED
         ),
         _counts(named or {}, hardware, types) if hardware else {},
+        tuple(sorted(consumers - {it.uuid for it in instances or () if it.elsewhere is None})),
     )
 
 
@@ -259,6 +265,18 @@ def _providers(
             else Provider(name)
         )
     return providers_by_function
+
+
+def _consumers(client: Any, context: nova_context.RequestContext, nodename: str) -> frozenset[str]:
+    """Return the uuids of all for which Placement counts GPUs of nova-gpu's groups."""
+    root = client.get_provider_by_name(context, nodename)["uuid"]
+    groups = (
+        provider["uuid"]
+        for provider in client.get_providers_in_tree(context, root)
+        if names.parse_provider_name(nodename, provider["name"]) is not None
+    )
+    answers = (client.get_allocations_for_resource_provider(context, group) for group in groups)
+    return frozenset(consumer for answer in answers for consumer in answer.allocations)
 
 
 def _names_by_card(
