@@ -98,6 +98,12 @@ def add_commands(subparsers: Any) -> None:
             action="store_true",
             help="do it; nova-compute must be stopped, and its options already be nova-gpu's",
         )
+        adopt.add_argument(
+            "--with-gpufilter",
+            action="store_true",
+            help="confirm that nova-api and nova-scheduler have nova-gpu, with GPUFilter enabled; "
+            "needed where this host's options do not show it",
+        )
         text = (
             "give all instances of this host that have GPUs back to stock Nova, as they run, by an "
             "alias or as its mediated devices; without --apply only show how, and what is in the "

@@ -11,6 +11,7 @@ from nova import exception as nova_exception
 from nova.virt.libvirt import host as libvirt_host
 from oslo_log import log as logging
 
+from nova_gpu.conf import CONF
 from nova_gpu.core import boundary, device, exception
 from nova_gpu.host import service_socket
 from nova_gpu.virt import reaching
@@ -25,6 +26,7 @@ from nova_gpu.virt.lifecycle.stops import Stops
 from nova_gpu.virt.lifecycle.vgpus import VGPUs
 from nova_gpu.virt.repeated_warnings import Repeats
 from nova_gpu.virt.reporter import Reporter
+from nova_gpu.virt.usage import stock_records
 from nova_gpu.virt.usage.ledger import Ledger
 from nova_gpu.virt.usage.reader import UsageReader
 from nova_gpu.virt.verify.startup_check import Reconciliation
@@ -81,6 +83,10 @@ class Periods:
                 "first, or let this one use Nova's own driver (compute_driver = "
                 "libvirt.LibvirtDriver)"
             )
+        named = CONF.host, self.host.get_hostname()
+        stock_records.end(*named)
+        if not stock_records.was_ours(*named):
+            self.proofs.distrust()
         self.refresh(starting=True)
         if not self.discovery.roots.shows_all_processes():
             LOG.error(

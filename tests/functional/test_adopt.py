@@ -10,7 +10,7 @@ from nova import objects
 
 from nova_gpu.stock.core.holding import NotTakenOver
 from nova_gpu.stock.virt import adoption
-from tests.functional import stock
+from tests.functional import aliases, stock
 
 
 class AdoptTest(stock.Adopting):
@@ -40,6 +40,45 @@ class AdoptTest(stock.Adopting):
         instance.save()
         self.finish()
         self.assertAdopted(server, had)
+
+    def test_what_an_interruption_leaves(self) -> None:
+        """nova-compute starts after it: its driver ends it, and no move carries anything on."""
+        self.flags(shelved_offload_time=0)
+        moved, shelved, begun = (self.boot_by_alias() for _ in range(3))
+        self.change_driver()
+        takeover, holdings = self.takeover(), self.look().holdings
+        holdings = tuple(each for each in holdings if each.instance.uuid != begun["id"])
+        for holding in self.look().holdings:
+            takeover.respecify(holding)
+        for holding in holdings:
+            takeover.count(holding)
+            takeover.record(holding)
+        for server in (moved, shelved):
+            self.assertEqual(self.recorded(server), self.rows(server))
+        self.take_driver()
+        self.assertAdopted(moved, self.recorded(moved))
+        (holding,) = self.look().holdings
+        self.assertEqual(begun["id"], holding.instance.uuid)
+        spec = objects.RequestSpec.get_by_instance_uuid(self.context, begun["id"])
+        self.assertEqual({"pci_passthrough:alias": "a2:1"}, spec.flavor.extra_specs)
+        self._delete_server(begun)
+        self._shelve_server(shelved, expected_state="SHELVED_OFFLOADED")
+        self.perform(shelved, "unshelve", "ACTIVE")
+        self.assertGPUs(shelved, self.recorded(shelved))
+        # The same by the way back
+        self.computes["host1"].stop()
+        self.device_spec(aliases.ALL_A2)
+        for leaving in self.look().leavings:
+            self.giving_back().remember(leaving)
+        self.assertEqual(self.recorded(moved), self.rows(moved))
+        self.device_spec()
+        self.take_driver()
+        self.start_host("host2")
+        self._migrate_server(moved)
+        self._wait_for_state_change(moved, "VERIFY_RESIZE")
+        self._revert_resize(moved)
+        self.assertAdopted(moved, self.recorded(moved))
+        self.assertGPUs(moved, self.recorded(moved))
 
     def test_what_an_evacuation_has_left(self) -> None:
         """The instance has cards at the same addresses on the other host."""

@@ -96,6 +96,24 @@ class LeaveTest(Leaving):
         self._revert_resize(server)
         self.assertGPUs(server, had)
 
+    def test_a_guest_of_stock_nova_between(self) -> None:
+        """The way back ended before it had removed the proofs, and no command came after it."""
+        self.go_back()
+        self.assertEqual(0, leave.give_back(self.giving_back(), ()))
+        self.take_driver(stock.STOCK)
+        server = self.boot_by_alias()
+        (had,) = self.has(server)
+        self._delete_server(server)
+        self.computes["host1"].stop()
+        self.device_spec()
+        proof = self.state() / "gpu-clean" / f"{had}.json"
+        before = proof.stat().st_mtime_ns
+        self.take_driver()
+        cleaned = proof.stat().st_mtime_ns
+        self.assertNotEqual(before, cleaned)
+        self.take_driver()  # before it was nova-gpu's
+        self.assertEqual(cleaned, proof.stat().st_mtime_ns)
+
     def test_an_instance_that_waits_to_be_built(self) -> None:
         """Placement counts its GPU, and stock Nova would build it with none."""
         server, waits = self.boot(self.gpu_flavor(1)), self.boot(self.gpu_flavor(1))

@@ -29,6 +29,12 @@ from nova_gpu.virt.inventory import discovery
 
 _DRIVER = "GPULibvirtDriver"
 _LEFT, _UNREAD = 1, 3
+_FILTER = "GPUFilter"
+_UNFILTERED = (
+    "Their flavors will ask in nova-gpu's words. A scheduler without nova-gpu does not know these, and "
+    "moves or unshelves the instances without their GPUs. Install nova-gpu on nova-api and "
+    "nova-scheduler, and enable GPUFilter, first; say so with --with-gpufilter."
+)
 _WORDS = "stays stock Nova's", "to be taken over"
 # nova-compute reports as often as [DEFAULT]report_interval says.
 _REPORTS = 2
@@ -51,9 +57,14 @@ def run(command: Any, line: list[str]) -> int:
     sources, report = reading
     holdings = chosen(report.holdings, command.instances)
     print(text(holdings))
+    is_filtered = command.with_gpufilter or _FILTER in CONF.filter_scheduler.enabled_filters
+    if holdings and not is_filtered:
+        print(_UNFILTERED)
     if not command.apply:
         return _LEFT if any(holding.obstacles for holding in holdings) else 0
     context = nova_context.get_admin_context()
+    if holdings and not is_filtered:
+        raise NotReady("nothing was taken over: --with-gpufilter is missing")
     check_options(holdings, CONF.pci.device_spec, sources.host.roots)
     check_named(report)
     with alone(sources.host):
@@ -260,6 +271,7 @@ def take_over(takeover: Takeover, holdings: Iterable[Holding]) -> int:
             status = _LEFT
         else:
             steps.append(takeover.steps(holding))
+    steps.append(takeover.ended())
     for of_instance in steps:
         try:
             for step in of_instance:

@@ -119,10 +119,9 @@ class Instance:
 
     ``recorded`` are the PCI functions that its database counts for the instance, each with the
     alias by which the instance got it, ``None`` if the record does not say. ``counted`` are the
-    cards that the instance has by nova-gpu, ``slots`` its vGPUs by it. ``unfinished``: a takeover
-    of it has begun and is to be finished. ``migration`` is the status of a migration of the
-    instance that has not ended. ``elsewhere`` is the host that it is on instead of this one.
-    ``moved`` are the GPUs by nova-gpu that such a migration takes it from, or to.
+    cards that the instance has by nova-gpu, ``slots`` its vGPUs by it. ``migration`` is the status
+    of a migration of the instance that has not ended. ``elsewhere`` is the host that it is on
+    instead of this one. ``moved`` are the GPUs by nova-gpu that the migration takes it from, or to.
     """
 
     uuid: str
@@ -134,7 +133,6 @@ class Instance:
     recorded: Mapping[PciAddress, str | None] = dataclasses.field(default_factory=dict)
     counted: frozenset[PciAddress] = frozenset()
     slots: frozenset[Slot] = frozenset()
-    unfinished: bool = False
     elsewhere: str | None = None
     moved: frozenset[Device] = frozenset()
 

@@ -40,8 +40,8 @@ def judge(instance: Instance, domains: Mapping[str, Domain], hardware: Hardware)
     """Return what the instance has by stock Nova and what is in the way of taking it over.
 
     Return ``None`` if it has no GPU of this host by stock Nova, and lacks none. A takeover that has
-    begun may have left no more than requests to remove: the cards are those that it has counted,
-    too.
+    begun may have left no more than some of Nova's records: the cards are those that it has
+    counted, too.
 
     :param domains: all domains of the host by uuid, those of other programs included
     """
@@ -55,7 +55,13 @@ def judge(instance: Instance, domains: Mapping[str, Domain], hardware: Hardware)
         and (function in instance.recorded or not {function, of_gpus[function]} & ours)
     }
     whole_functions = {function for function in functions if not _is_virtual(function, hardware)}
-    counted = instance.counted if instance.unfinished else frozenset()
+    # Of a takeover that has begun Nova's records are left.
+    virtual = {slot.parent for slot in instance.slots} - hardware.gpus.keys()
+    is_begun = any(
+        {item, of_gpus.get(item)} & instance.counted or item in virtual
+        for item in instance.recorded
+    )
+    counted = instance.counted if is_begun else frozenset()
     missing = sorted(counted - hardware.gpus.keys())
     own = {of_gpus[function] for function in whole_functions} | (counted & hardware.gpus.keys())
     cards = tuple(sorted(own))
@@ -66,10 +72,10 @@ def judge(instance: Instance, domains: Mapping[str, Domain], hardware: Hardware)
         **_mediated_slots(instance, domain, mediated),
         **function_slots(functions - whole_functions, hardware),
     }
-    if instance.unfinished:
+    if is_begun:
         slots |= {slot: of_gpus.get(slot.parent, slot.parent) for slot in instance.slots}
     absence = [*_of_absent_vgpus(instance, domain)]
-    if not (functions or cards or slots or instance.unfinished or absence):
+    if not (functions or cards or slots or absence):
         return None
     aliases = {instance.recorded.get(function) for function in functions} - {None}
     obstacles = [
@@ -82,7 +88,7 @@ def judge(instance: Instance, domains: Mapping[str, Domain], hardware: Hardware)
         *_of_slots(instance.uuid, slots, domains, hardware),
         *_of_products("cards", cards, hardware),
         *_of_products("vGPUs", set(slots.values()), hardware),
-        *_of_counted(instance, missing, cards, slots),
+        *_of_counted(instance, missing, cards, slots, is_begun=is_begun),
     ]
     stock = [hardware.providers.get(item.parent, Provider("")) for item in mediated.values()]
     left, removed = _without(instance.extra_specs, aliases, stock if slots else ())
@@ -269,13 +275,15 @@ def _of_counted(
     missing: Iterable[PciAddress],
     cards: Collection[PciAddress],
     slots: Collection[Slot],
+    *,
+    is_begun: bool,
 ) -> Iterator[Obstacle]:
     for card in missing:
         yield Obstacle(
             f"nova-gpu counts {card} for it, which this host does not have", "see nova-gpu verify"
         )
     others = (instance.counted - {*cards}) | (instance.slots - {*slots})
-    if (cards or slots) and not instance.unfinished and others:
+    if (cards or slots) and not is_begun and others:
         yield Obstacle(
             "it has GPUs by nova-gpu as well, and a flavor asks for cards of one kind",
             "resize it to a flavor that asks nova-gpu for all of them",

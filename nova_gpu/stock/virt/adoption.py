@@ -7,10 +7,10 @@ not done, and finds out what there is before it: a takeover that was interrupted
 
 For each instance, a card is first counted in Placement for nova-gpu's group, and no longer for
 stock Nova's device, in one request (``POST /reshaper``). Then its request spec is changed, and
-after it the instance's own records, in one write of the database. Nova's rows of the PCI functions
-go after that, and last the requests by which they were given: Nova fails on a row without its
-request.
-Until they go these rows keep the card from other instances of stock Nova, and from the first step
+after it the instance's own records, in one write of the database, without the requests by which
+stock Nova gave it the functions. Nova's rows of these go last; if this ends before, nova-gpu's
+driver removes them when it starts (:mod:`nova_gpu.virt.usage.stock_records`). Until they go these
+rows keep the card from other instances of stock Nova, and from the first step
 on nova-gpu's group has no free card: its inventory is reserved but for what is counted, until
 nova-compute offers the others.
 """
@@ -28,16 +28,16 @@ from nova import context as nova_context
 from nova import exception as nova_exception
 from nova import objects
 from nova.compute import provider_tree
-from nova.pci import manager as pci_manager
 from nova.virt.libvirt import host as libvirt_host
 
-from nova_gpu.core import boundary, device, exception
+from nova_gpu.core import boundary, device, exception, names
 from nova_gpu.core.device import Device
 from nova_gpu.core.placement import inventory
 from nova_gpu.stock.core.holding import Holding, NotTakenOver, Way
 from nova_gpu.stock.virt import definitions, providers, records
 from nova_gpu.stock.virt.shadow import Group, Shadow
-from nova_gpu.virt.inventory import pool
+from nova_gpu.virt.inventory import discovery, pool
+from nova_gpu.virt.usage import stock_records
 
 # Another process, such as the scheduler, may write to the providers meanwhile.
 _ATTEMPTS = 3
@@ -86,6 +86,31 @@ class Takeover:
             undefine = functools.partial(definitions.remove, self._host, uuid, slots)
             yield restoring(self._context, uuid, self._node.host, undefine)
 
+    def ended(self) -> Iterator[Step]:
+        """Yield the step that ends stock Nova's providers of vGPUs that its options divide no more.
+
+        Without an instance nothing else does. It is the time: Nova's tracker fails on a provider
+        that is removed while nova-compute runs.
+        """
+        if self._mediating:
+            yield Step("remove stock Nova's providers that nothing uses", self.clear)
+
+    def _unused(self, tree: provider_tree.ProviderTree) -> Iterator[str]:
+        for provider in tree.get_provider_uuids(self._node.uuid):
+            name = tree.data(provider).name
+            function = names.parse_stock_provider_name(self._node.hypervisor_hostname, name)
+            if function in self._mediating and not discovery.is_divided_by_nova(function):
+                answer = self._client.get_allocations_for_resource_provider(self._context, provider)
+                if not answer.allocations:
+                    yield provider
+
+    def clear(self) -> None:
+        """Remove stock Nova's providers of vGPUs of which nothing has anything."""
+        tree = tree_of(self._context, self._client, self._node)
+        for provider in list(self._unused(tree)):
+            tree.remove(provider)
+        self._client.update_from_provider_tree(self._context, tree)
+
     def steps(self, holding: Holding) -> Iterator[Step]:
         """Yield the steps of one instance's takeover, in their order.
 
@@ -101,11 +126,10 @@ class Takeover:
         if Way.MEDIATED in holding.ways:
             yield Step(f"{uuid}: let libvirt define none of {gpus}", lambda: self.undefine(holding))
         yield Step(f"{uuid}: change its flavor and its records", lambda: self.record(holding))
-        if Way.ALIAS in holding.ways or holding.instance.unfinished:
+        if Way.ALIAS in holding.ways:
             yield Step(
                 f"{uuid}: remove stock Nova's records of {gpus}", lambda: self.forget(holding)
             )
-            yield Step(f"{uuid}: remove its requests of an alias", lambda: self.finish(holding))
 
     def count(self, holding: Holding) -> None:
         """Count the instance's GPUs for their group in Placement, no longer for stock Nova."""
@@ -198,28 +222,15 @@ class Takeover:
         ]
         others = [item for item in instance.resources or () if item not in own]
         flavor = renamed(instance.flavor, holding.set, holding.unset)
-        requests = _marked(instance, holding.aliases)
+        requests = other_requests(instance, holding.aliases)
         write(self._context, instance, flavor, requests, [*others, *own])
 
     def forget(self, holding: Holding) -> None:
         """Remove Nova's rows of the instance's PCI functions, as its own tracker does."""
-        uuid = holding.instance.uuid
-        tracker = pci_manager.PciDevTracker(self._context, self._node)
         own = set(map(str, holding.functions))
-        rows = [row for row in tracker.pci_devs if row.address in own and row.instance_uuid == uuid]
-        for row in rows:
-            tracker.free_device(row, {"uuid": uuid})
-        # Nova reads removed rows too when it looks for an instance's functions.
-        tracker.save(self._context)
-        for row in rows:
-            row.remove()
-        tracker.save(self._context)
-
-    def finish(self, holding: Holding) -> None:
-        """Remove the requests of an alias that nova-gpu has replaced."""
-        instance = settled(self._context, holding.instance.uuid, self._node.host)
-        instance.pci_requests = other_requests(instance)
-        instance.save()
+        stock_records.remove(
+            *(self._context, self._node, holding.instance.uuid), lambda row: row.address in own
+        )
 
 
 def recount(
@@ -337,15 +348,9 @@ def respecify(
     flavor: objects.Flavor,
     requests: objects.InstancePCIRequests,
 ) -> None:
-    """Write a flavor and requests into the request by which Nova schedules the instance.
-
-    The providers that an instance's own requests name are left out: Placement chooses others.
-    """
+    """Write a flavor and requests into the request by which Nova schedules the instance."""
     if (spec := request_spec(context, uuid)) is not None:
-        spec.flavor, spec.pci_requests = flavor, copy.deepcopy(requests)
-        for item in (item for request in spec.pci_requests.requests for item in request.spec):
-            item.pop("rp_uuids", None)
-        spec.save()
+        stock_records.respecify(spec, flavor, requests)
 
 
 def restoring(
@@ -417,24 +422,8 @@ def requests_of(instance: objects.Instance) -> Any:
     return instance.pci_requests.obj_clone()
 
 
-def _marked(instance: objects.Instance, aliases: Collection[str]) -> Any:
-    """Return a copy of the instance's requests, with those by *aliases* marked as replaced."""
+def other_requests(instance: objects.Instance, aliases: Collection[str]) -> Any:
+    """Return a copy of the instance's requests without those of *aliases*."""
     requests = requests_of(instance)
-    for request in requests.requests:
-        if request.alias_name in aliases:
-            request.alias_name, request.requester_id = None, instance.uuid
-    return requests
-
-
-def other_requests(instance: objects.Instance, aliases: Collection[str] = ()) -> Any:
-    """Return a copy of the instance's requests without those that nova-gpu replaces.
-
-    :param aliases: those whose requests it is about to replace, besides those that it has replaced
-    """
-    requests = requests_of(instance)
-    requests.requests = [
-        request
-        for request in requests.requests
-        if request.alias_name not in aliases and not records.is_replaced(request, instance)
-    ]
+    requests.requests = [item for item in requests.requests if item.alias_name not in aliases]
     return requests

@@ -8,17 +8,16 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from nova import context as nova_context
 from nova import objects
-from nova.objects import fields
 
 from nova_gpu.core import device, exception
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import PciAddress
 from nova_gpu.stock.core.holding import Instance
+from nova_gpu.virt.usage import stock_records
 
 # What is read of an instance, and what a takeover changes
 ATTRIBUTES = ["flavor", "pci_requests", "resources"]
 _READ = [*ATTRIBUTES, "migration_context"]
-TAKEN = (fields.PciDeviceStatus.ALLOCATED, fields.PciDeviceStatus.CLAIMED)
 
 
 def read(context: nova_context.RequestContext, host: str, nodename: str) -> list[Instance]:
@@ -30,7 +29,7 @@ def read(context: nova_context.RequestContext, host: str, nodename: str) -> list
     node = objects.ComputeNode.get_by_host_and_nodename(context, host, nodename)
     rows: dict[str, list[objects.PciDevice]] = {}
     for row in objects.PciDeviceList.get_by_compute_node(context, node.id):
-        if row.status in TAKEN and row.instance_uuid:
+        if row.status in stock_records.TAKEN and row.instance_uuid:
             rows.setdefault(row.instance_uuid, []).append(row)
     migrations = {
         migration.instance_uuid: migration.status
@@ -49,9 +48,8 @@ def read(context: nova_context.RequestContext, host: str, nodename: str) -> list
             instance.task_state,
             migrations.get(instance.uuid),
             dict(_functions(instance, rows.get(instance.uuid, ()))),
-            device.cards(_devices(instance.resources)),
-            device.slots(_devices(instance.resources)),
-            any(is_replaced(request, instance) for request in _requests(instance)),
+            device.cards(stock_records.devices(instance.resources)),
+            device.slots(stock_records.devices(instance.resources)),
             None if instance.host == host else instance.host,
             _of_move(instance) if instance.uuid in migrations else frozenset(),
         )
@@ -63,16 +61,6 @@ def _by_uuid(context: nova_context.RequestContext, uuids: set[str]) -> Iterator[
     if uuids:
         filters = {"uuid": sorted(uuids), "deleted": False}
         yield from objects.InstanceList.get_by_filters(context, filters, expected_attrs=_READ)
-
-
-def is_replaced(request: objects.InstancePCIRequest, instance: objects.Instance) -> bool:
-    """Return whether nova-gpu gives the instance what this request of an alias has asked for.
-
-    A takeover marks such a request until Nova's records of its functions are removed: the instance
-    itself is its requester, and it has no alias. So Nova finds the request of each function
-    (``Instance.get_pci_devices``), and renders none.
-    """
-    return request.alias_name is None and request.requester_id == instance.uuid
 
 
 def _requests(instance: objects.Instance) -> Sequence[objects.InstancePCIRequest]:
@@ -95,14 +83,6 @@ def _of_move(instance: objects.Instance) -> frozenset[Device]:
     """Return the cards and vGPUs by nova-gpu that a move takes the instance from, or to."""
     if (move := instance.migration_context) is None:
         return frozenset()
-    return frozenset([*_devices(move.old_resources), *_devices(move.new_resources)])
-
-
-def _devices(resources: Iterable[objects.Resource] | None) -> list[Device]:
-    """Return the cards and vGPUs by nova-gpu that *resources* have."""
-    devices = []
-    for resource in resources or ():
-        # Other resources, such as persistent memory, have other identifiers.
-        with contextlib.suppress(exception.InvalidValue):
-            devices.append(device.parse(resource.identifier))
-    return devices
+    return frozenset(
+        [*stock_records.devices(move.old_resources), *stock_records.devices(move.new_resources)]
+    )

@@ -26,7 +26,8 @@ class Allocations:
 
     ``node``: the uuid of the compute node's own provider, from which instances have their VCPUs,
     memory and disk; ``None`` before Placement has one. ``by_provider``: the allocations of this
-    node's groups of GPUs and of the node itself, by the provider's uuid. ``generations``: those of
+    node's groups of GPUs, of stock Nova's providers of vGPUs and of the node itself, by the
+    provider's uuid. ``generations``: those of
     the providers when they were read. ``lacking``: what an instance with GPUs lacks of its
     allocation from the node, by the instance's uuid.
     """
@@ -66,7 +67,9 @@ def read(client: Any, nodename: str, instances: Records, last: Allocations) -> A
     generations = {
         provider["uuid"]: provider["generation"]
         for provider in client.get_providers_in_tree(context, root)
-        if provider["uuid"] == root or names.parse_provider_name(nodename, provider["name"])
+        if provider["uuid"] == root
+        or names.parse_provider_name(nodename, provider["name"])
+        or names.parse_stock_provider_name(nodename, provider["name"])
     }
     by_provider = {
         uuid: last.by_provider[uuid]

@@ -116,6 +116,9 @@ class TakeOverTest(test.NoDBTestCase):
         for uuid in self.given_back:
             yield iter([Step("back", functools.partial(self._do, uuid, "back"))])
 
+    def ended(self) -> Iterator[Step]:
+        yield from ()
+
     def _do(self, uuid: str, name: str) -> None:
         if error := self.errors.get(uuid):
             raise error
