@@ -128,7 +128,8 @@ class AdoptTest(Mediated):
         self.assertEqual(1, self.adopt())
         self.take_driver()
         self._delete_server(stays)
-        self.period()
+        self.periods(2)
+        self.leaves = dict.fromkeys(("vgpu", "reserved"), "stock Nova leaves its device")
         (name,) = self.providers()
         (uuid,) = [each["uuid"] for each in self._get_all_providers() if each["name"] == name]
         self.assertEqual((4, 4, 0), self.counts(uuid))

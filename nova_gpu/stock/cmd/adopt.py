@@ -31,9 +31,9 @@ _DRIVER = "GPULibvirtDriver"
 _LEFT, _UNREAD = 1, 3
 _FILTER = "GPUFilter"
 _UNFILTERED = (
-    "Their flavors will ask in nova-gpu's words. A scheduler without nova-gpu does not know these, and "
-    "moves or unshelves the instances without their GPUs. Install nova-gpu on nova-api and "
-    "nova-scheduler, and enable GPUFilter, first; say so with --with-gpufilter."
+    "A scheduler without nova-gpu does not know the words that their flavors get, and moves or "
+    "unshelves the instances without their GPUs: install nova-gpu on nova-api and nova-scheduler, "
+    "enable GPUFilter, and say so with --with-gpufilter"
 )
 _WORDS = "stays stock Nova's", "to be taken over"
 # nova-compute reports as often as [DEFAULT]report_interval says.
@@ -57,14 +57,14 @@ def run(command: Any, line: list[str]) -> int:
     sources, report = reading
     holdings = chosen(report.holdings, command.instances)
     print(text(holdings))
-    is_filtered = command.with_gpufilter or _FILTER in CONF.filter_scheduler.enabled_filters
-    if holdings and not is_filtered:
+    is_filtered = command.with_gpufilter or not holdings or is_scheduler_ours()
+    if not is_filtered:
         print(_UNFILTERED)
     if not command.apply:
         return _LEFT if any(holding.obstacles for holding in holdings) else 0
     context = nova_context.get_admin_context()
-    if holdings and not is_filtered:
-        raise NotReady("nothing was taken over: --with-gpufilter is missing")
+    if not is_filtered:
+        raise NotReady("nothing is taken over without --with-gpufilter")
     check_options(holdings, CONF.pci.device_spec, sources.host.roots)
     check_named(report)
     with alone(sources.host):
@@ -115,9 +115,14 @@ def lines(item: Holding | Leaving, stays: str, goes: str) -> Iterator[str]:
     yield f"    flavor of the instance: {', '.join(shadow_command.changes(item))}"
 
 
-def is_own(compute_driver: str) -> bool:
+def is_scheduler_ours() -> bool:
+    """Return whether the options of this host, which may be the scheduler's too, have GPUFilter."""
+    return _FILTER in CONF.filter_scheduler.enabled_filters
+
+
+def is_own(compute_driver: str | None) -> bool:
     """Return whether ``[DEFAULT]compute_driver`` names nova-gpu's driver."""
-    return compute_driver.rpartition(".")[2] == _DRIVER
+    return (compute_driver or "").rpartition(".")[2] == _DRIVER
 
 
 def check_options(holdings: Iterable[Holding], spec: Sequence[str], roots: Roots) -> None:
@@ -128,8 +133,9 @@ def check_options(holdings: Iterable[Holding], spec: Sequence[str], roots: Roots
     """
     if not is_own(CONF.compute_driver):
         raise NotReady(
-            f"[DEFAULT]compute_driver is {CONF.compute_driver}, with which nova-compute would give "
-            f"the cards away again; set it to gpu.{_DRIVER}, and run this before it starts"
+            f"[DEFAULT]compute_driver is {CONF.compute_driver or 'not set'}, with which "
+            "nova-compute would give the cards away again; set it to "
+            f"gpu.{_DRIVER}, and run this before it starts"
         )
     device_spec = DeviceSpec(spec)
     for holding in holdings:

@@ -94,10 +94,10 @@ def check(leavings: Iterable[Leaving], spec: Sequence[str], roots: Roots) -> Non
     :param spec: the values of ``[pci]device_spec``
     :raises NotReady: if not
     """
-    if adopt.is_own(CONF.compute_driver):
+    if adopt.is_own(CONF.compute_driver) or not CONF.compute_driver:
         raise NotReady(
-            f"[DEFAULT]compute_driver is {CONF.compute_driver}; set it to {_STOCK}, and run this "
-            "before nova-compute starts"
+            f"[DEFAULT]compute_driver is {CONF.compute_driver or 'not set'}; set it to {_STOCK}, "
+            "and run this before nova-compute starts"
         )
     device_spec = DeviceSpec(spec)
     for leaving in leavings:
@@ -164,13 +164,16 @@ def check_clean(cards: Iterable[Card], spec: Sequence[str], host: discovery.Disc
     :raises NotReady: if it would
     """
     device_spec = DeviceSpec(spec)
-    free = [card.gpu for card in cards if card.start and not card.holders]
-    seen = proofs.see(free, host.roots)
-    for gpu in free:
+    free = [card for card in cards if card.start and not card.holders]
+    seen = proofs.see([card.gpu for card in free], host.roots)
+    for card in free:
+        gpu = card.gpu
         reason = proofs.missing(host.proofs, gpu.address, gpu, seen.get(gpu.address))
         if reason and device_spec.obstacle([gpu.address], host.roots):
+            # One that is in quarantine, say, is not offered however long nova-compute runs.
+            withheld = f"; {card.reason}; then" if card.reason else ";"
             raise NotReady(
-                f"{gpu.address}: {reason}, and stock Nova would give it as it is; start "
+                f"{gpu.address}: {reason}, and stock Nova would give it as it is{withheld} start "
                 "nova-compute with nova-gpu's driver until nova-gpu list offers it, or take it out "
                 "of [pci]device_spec"
             )

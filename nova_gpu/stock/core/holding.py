@@ -23,6 +23,7 @@ class NotTakenOver(exception.GPUError):
     def __init__(self, uuid: str, reason: str, remedy: str) -> None:
         super().__init__(f"{self.noun} {uuid} stays as it is: {reason}; {remedy}")
         self.uuid = uuid
+        self.obstacle = Obstacle(reason, remedy)
 
 
 class Stranger(NotTakenOver):

@@ -30,7 +30,7 @@ from nova import objects
 from nova.compute import provider_tree
 from nova.virt.libvirt import host as libvirt_host
 
-from nova_gpu.core import boundary, device, exception, names
+from nova_gpu.core import device, exception, names
 from nova_gpu.core.device import Device
 from nova_gpu.core.placement import inventory
 from nova_gpu.stock.core.holding import Holding, NotTakenOver, Way
@@ -134,7 +134,7 @@ class Takeover:
     def count(self, holding: Holding) -> None:
         """Count the instance's GPUs for their group in Placement, no longer for stock Nova."""
         settled(self._context, holding.instance.uuid, self._node.host)
-        request_spec(self._context, holding.instance.uuid)
+        records.request_spec(self._context, holding.instance.uuid)
         recount(
             *(self._context, self._client, self._node),
             lambda tree, allocations: self._recounted(holding, tree, allocations),
@@ -349,7 +349,7 @@ def respecify(
     requests: objects.InstancePCIRequests,
 ) -> None:
     """Write a flavor and requests into the request by which Nova schedules the instance."""
-    if (spec := request_spec(context, uuid)) is not None:
+    if (spec := records.request_spec(context, uuid)) is not None:
         stock_records.respecify(spec, flavor, requests)
 
 
@@ -363,7 +363,7 @@ def restoring(
 
     :param define: make libvirt's definitions of its mediated devices what they were
     """
-    spec = request_spec(context, uuid)
+    spec = records.request_spec(context, uuid)
     try:
         flavor = objects.Instance.get_by_uuid(context, uuid, expected_attrs=["flavor"]).flavor
     except nova_exception.InstanceNotFound:
@@ -382,27 +382,6 @@ def restoring(
         respecify(context, uuid, instance.flavor, requests_of(instance))
 
     yield Step(f"{uuid}: take back what was begun the other way", restore)
-
-
-def request_spec(context: nova_context.RequestContext, uuid: str) -> objects.RequestSpec | None:
-    """Return the request by which Nova schedules the instance.
-
-    Return ``None`` if there is none, as of instances from before Nova kept them.
-
-    :raises NotTakenOver: if the conductor that this host asks does not have them. They are in the
-        API's database, which a cell's conductor may lack.
-    """
-    try:
-        with boundary.crossed(nova_exception.RequestSpecNotFound):
-            return objects.RequestSpec.get_by_instance_uuid(context, uuid)
-    except nova_exception.RequestSpecNotFound:
-        return None
-    except boundary.Failure as error:
-        raise NotTakenOver(
-            uuid,
-            f"nova-conductor does not read its request spec: {error.first_line}",
-            "set [api_database]connection for the conductor of this host's cell while this runs",
-        ) from error
 
 
 def renamed(

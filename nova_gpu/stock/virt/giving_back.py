@@ -39,7 +39,7 @@ from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vgpu import sriov
 from nova_gpu.stock.core.holding import Leaving, NotTakenOver, Stranger, Way
-from nova_gpu.stock.virt import adoption, aliases, definitions, providers
+from nova_gpu.stock.virt import adoption, aliases, definitions, providers, records
 from nova_gpu.stock.virt.adoption import Step
 from nova_gpu.stock.virt.shadow import Shadow
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
@@ -110,7 +110,7 @@ class GivingBack:
         :raises NotTakenOver: if Nova counts one for another instance
         """
         instance = adoption.settled(self._context, leaving.instance.uuid, self._node.host)
-        adoption.request_spec(self._context, instance.uuid)
+        records.request_spec(self._context, instance.uuid)
         rows = objects.PciDeviceList.get_by_compute_node(self._context, self._node.id)
         by_address = {row.address: row for row in rows}
         for function, alias in leaving.functions.items():

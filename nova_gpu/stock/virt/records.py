@@ -7,12 +7,13 @@ import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 
 from nova import context as nova_context
+from nova import exception as nova_exception
 from nova import objects
 
-from nova_gpu.core import device, exception
+from nova_gpu.core import boundary, device, exception
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import PciAddress
-from nova_gpu.stock.core.holding import Instance
+from nova_gpu.stock.core.holding import Instance, NotTakenOver, Obstacle
 from nova_gpu.virt.usage import stock_records
 
 # What is read of an instance, and what a takeover changes
@@ -86,3 +87,33 @@ def _of_move(instance: objects.Instance) -> frozenset[Device]:
     return frozenset(
         [*stock_records.devices(move.old_resources), *stock_records.devices(move.new_resources)]
     )
+
+
+def request_spec(context: nova_context.RequestContext, uuid: str) -> objects.RequestSpec | None:
+    """Return the request by which Nova schedules the instance.
+
+    Return ``None`` if there is none, as of instances from before Nova kept them.
+
+    :raises NotTakenOver: if the conductor that this host asks does not have them. They are in the
+        API's database, which a cell's conductor may lack.
+    """
+    try:
+        with boundary.crossed(nova_exception.RequestSpecNotFound):
+            return objects.RequestSpec.get_by_instance_uuid(context, uuid)
+    except nova_exception.RequestSpecNotFound:
+        return None
+    except boundary.Failure as error:
+        raise NotTakenOver(
+            uuid,
+            f"nova-conductor does not read its request spec: {error.first_line}",
+            "set [api_database]connection for the conductor of this host's cell while this runs",
+        ) from error
+
+
+def unread(context: nova_context.RequestContext, uuid: str) -> Obstacle | None:
+    """Return what is in the way of reading the instance's request, and of changing it."""
+    try:
+        request_spec(context, uuid)
+    except NotTakenOver as error:
+        return error.obstacle
+    return None

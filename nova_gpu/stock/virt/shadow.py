@@ -10,7 +10,7 @@ import collections
 import dataclasses
 import functools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from nova import context as nova_context
 
@@ -34,6 +34,7 @@ from nova_gpu.stock.core.holding import (
     Leaving,
     MdevType,
     MediatedDevice,
+    Obstacle,
     Provider,
 )
 from nova_gpu.stock.virt import aliases, providers, records
@@ -42,6 +43,8 @@ from nova_gpu.virt.inventory import card_groups, discovery
 from nova_gpu.virt.usage import domains
 from nova_gpu.virt.verify import gather, gather_host
 from nova_gpu.virt.verify.gather_host import Cards
+
+_Item = TypeVar("_Item", Holding, Leaving)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -141,28 +144,34 @@ def look(
         stock = ask("Placement", read_providers)
         read_consumers = functools.partial(_consumers, client, context, nodename)
         consumers = ask("Placement", read_consumers) or consumers
-    holdings: Iterable[Holding | None] = ()
-    leavings: Iterable[Leaving | None] = ()
+    holdings: tuple[Holding, ...] = ()
+    leavings: tuple[Leaving, ...] = ()
     users: Mapping[PciAddress, tuple[str, ...]] = {}
     strangers: Mapping[str, tuple[PciAddress, ...]] = {}
     if named is not None and hardware is not None:
         users = _users(named, hardware)
         if instances is not None:
             whole = dataclasses.replace(hardware, providers=stock or {})
-            holdings = (takeover.judge(instance, named, whole) for instance in instances)
-            leavings = (
-                leaving.judge(instance, named, hardware, known_aliases or (), types, preferred)
-                for instance in instances
-            )
+            judged = (takeover.judge(instance, named, whole) for instance in instances)
+            holdings = tuple(filter(None, judged))
+            given = named, hardware, known_aliases or (), types, preferred
+            back = (leaving.judge(instance, *given) for instance in instances)
+            leavings = tuple(filter(None, back))
             strangers = _strangers(users, {instance.uuid for instance in instances})
+    # One tells of all: the conductor has the API's database, or lacks it.
+    for own in [*holdings, *leavings][:1]:
+        read_spec = functools.partial(records.unread, context, own.instance.uuid)
+        if unread := ask("nova-conductor", read_spec):
+            holdings = tuple(_hindered(holding, unread) for holding in holdings)
+            leavings = tuple(_hindered(item, unread) for item in leavings)
     functions = frozenset[PciAddress]().union(*(it.functions for it in (named or {}).values()))
     return Shadow(
         nodename,
         tuple(_groups(nodename, host, cards)),
         tuple(_cards(host, cards, users, _names_by_card(stock or {}, hardware), functions)),
         tuple(alias for alias in known_aliases or () if alias.cards),
-        tuple(holding for holding in holdings if holding),
-        tuple(item for item in leavings if item),
+        holdings,
+        leavings,
         strangers,
         ask.unread,
         frozenset(
@@ -265,6 +274,10 @@ def _providers(
             else Provider(name)
         )
     return providers_by_function
+
+
+def _hindered(item: _Item, obstacle: Obstacle) -> _Item:
+    return dataclasses.replace(item, obstacles=(*item.obstacles, obstacle))
 
 
 def _consumers(client: Any, context: nova_context.RequestContext, nodename: str) -> frozenset[str]:

@@ -180,7 +180,7 @@ class OptionsTest(test.NoDBTestCase):
         adopt.check_options([item], [nic], self.host.roots)
 
     def test_the_driver_is_stock_novas(self) -> None:
-        for driver in ("libvirt.LibvirtDriver", "gpu.SomeDriver", ""):
+        for driver in ("libvirt.LibvirtDriver", "gpu.SomeDriver", "", None):
             self.flags(compute_driver=driver)
             refused = self.assertRaises(adopt.NotReady, self.check)
             self.assertIn("set it to gpu.GPULibvirtDriver", str(refused))
