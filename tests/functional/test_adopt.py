@@ -7,9 +7,13 @@ from typing import Any
 from unittest import mock
 
 from nova import objects
+from nova.scheduler.client import report
 
+from nova_gpu.stock.cmd import adopt, leave
+from nova_gpu.stock.core import leaving as core_leaving
+from nova_gpu.stock.core import takeover as core_takeover
 from nova_gpu.stock.core.holding import NotTakenOver
-from nova_gpu.stock.virt import adoption
+from nova_gpu.stock.virt import adoption, records
 from tests.functional import aliases, stock
 
 
@@ -50,8 +54,15 @@ class AdoptTest(stock.Adopting):
         holdings = tuple(each for each in holdings if each.instance.uuid != begun["id"])
         for holding in self.look().holdings:
             takeover.respecify(holding)
+        # The requests to Placement grow with the number of instances, and not with its square.
+        read = report.SchedulerReportClient.get_allocs_for_consumer
+        with mock.patch.object(
+            report.SchedulerReportClient, "get_allocs_for_consumer", autospec=True, side_effect=read
+        ) as requests:
+            for holding in holdings:
+                takeover.count(holding)
+        self.assertEqual(len(holdings), requests.call_count)
         for holding in holdings:
-            takeover.count(holding)
             takeover.record(holding)
         for server in (moved, shelved):
             self.assertEqual(self.recorded(server), self.rows(server))
@@ -99,3 +110,33 @@ class AdoptTest(stock.Adopting):
         self.take_driver()
         self._start_server(server)
         self.assertGPUs(server, self.recorded(server), "host2")
+
+    def test_a_shelved_instance(self) -> None:
+        """No host has it: its records alone go there and back."""
+        self.flags(shelved_offload_time=0)
+        server = self.boot_by_alias()
+        self._shelve_server(server, expected_state="SHELVED_OFFLOADED")
+        self.change_driver()
+        (found,) = records.shelved(self.context)
+        holding = core_takeover.judge_shelved(found, self.look().aliases)
+        assert holding
+        self.assertEqual(0, adopt.take_over(self.takeover(), [holding]))
+        self.take_driver()
+        self.perform(server, "unshelve", "ACTIVE")
+        self.assertAdopted(server, self.recorded(server))
+        self.assertGPUs(server, self.recorded(server))
+
+        self._shelve_server(server, expected_state="SHELVED_OFFLOADED")
+        self.computes["host1"].stop()
+        self.device_spec(aliases.ALL_A2)
+        (found,) = records.shelved(self.context)
+        given = core_leaving.judge_shelved(found, self.look().aliases)
+        assert given
+        self.assertEqual(0, leave.give_back(self.giving_back(), [given]))
+        self.take_driver(stock.STOCK)
+        self.perform(server, "unshelve", "ACTIVE")
+        self.assertEqual(self.has(server), self.rows(server))
+        self.assertEqual([], self.recorded(server))
+        self.assertEqual(
+            {"pci_passthrough:alias": "a2:1"}, self.instance(server).flavor.extra_specs
+        )

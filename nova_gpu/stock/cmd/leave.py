@@ -19,7 +19,9 @@ from nova_gpu.host.state import proofs
 from nova_gpu.stock.cmd import adopt
 from nova_gpu.stock.cmd import shadow as shadow_command
 from nova_gpu.stock.cmd.adopt import NotReady
+from nova_gpu.stock.core import leaving
 from nova_gpu.stock.core.holding import Leaving, Stranger
+from nova_gpu.stock.virt import records
 from nova_gpu.stock.virt.giving_back import GivingBack
 from nova_gpu.stock.virt.shadow import Card, Shadow
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
@@ -43,14 +45,23 @@ def run(command: Any, line: list[str]) -> int:
     if (reading := shadow_command.read(line, command.aliases)) is None:
         return _UNREAD
     sources, report = reading
+    context = nova_context.get_admin_context()
     leavings, spec = report.leavings, CONF.pci.device_spec
+    judged = (
+        leaving.judge_shelved(it, report.aliases, command.aliases)
+        for it in records.shelved(context)
+    )
+    shelved = tuple(filter(None, judged))
+    if command.shelved:
+        leavings += shelved
+    elif shelved:
+        print(adopt.SHELVED.format(", ".join(item.instance.uuid for item in shelved)))
     print(text(leavings, report.consumers))
     for sentence in unfit(report.cards, spec, sources.host.roots):
         print(printable.lines(sentence))
     if not command.apply:
-        stays = report.consumers or any(leaving.obstacles for leaving in leavings)
+        stays = report.consumers or any(item.obstacles for item in leavings)
         return _STAYS if stays else 0
-    context = nova_context.get_admin_context()
     check(leavings, spec, sources.host.roots)
     check_consumers(report)
     check_strangers(report, spec, sources.host.roots)
@@ -75,13 +86,13 @@ def text(leavings: Sequence[Leaving], consumers: Sequence[str] = ()) -> str:
     """
     if not (leavings or consumers):
         return "No instance of this host has a GPU by nova-gpu: nothing is to be given back."
-    lines = [line for leaving in leavings for line in _lines(leaving)]
+    lines = [line for item in leavings for line in _lines(item)]
     return printable.lines("\n".join([*lines, *(str(Stranger(uuid)) for uuid in consumers)]))
 
 
-def _lines(leaving: Leaving) -> Iterator[str]:
-    yield from adopt.lines(leaving, *_WORDS)
-    for function in leaving.losses:
+def _lines(item: Leaving) -> Iterator[str]:
+    yield from adopt.lines(item, *_WORDS)
+    for function in item.losses:
         yield (
             f"    stock Nova will start it without {function}; if that is not bound to vfio-pci "
             "at boot, add an alias and a [pci]device_spec for it, or no start succeeds"
@@ -100,17 +111,17 @@ def check(leavings: Iterable[Leaving], spec: Sequence[str], roots: Roots) -> Non
             "and run this before nova-compute starts"
         )
     device_spec = DeviceSpec(spec)
-    for leaving in leavings:
-        if leaving.obstacles:
+    for item in leavings:
+        if item.obstacles:
             raise NotReady(
-                f"the instance {leaving.instance.uuid} cannot be given back, and stock Nova would "
-                f"take its cards for free: {leaving.obstacles[0]}"
+                f"the instance {item.instance.uuid} cannot be given back, and stock Nova would "
+                f"take its cards for free: {item.obstacles[0]}"
             )
-        for card in leaving.functions:
+        for card in item.functions:
             if device_spec.obstacle([card], roots) is None:
                 raise NotReady(
                     f"no [pci]device_spec matches {card}, which the instance "
-                    f"{leaving.instance.uuid} has; add one, and run this again"
+                    f"{item.instance.uuid} has; add one, and run this again"
                 )
 
 

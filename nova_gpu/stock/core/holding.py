@@ -14,6 +14,8 @@ from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu.vgpu import DividedCard, Slot
 
+SHELVED = "shelved_offloaded"
+
 
 class NotTakenOver(exception.GPUError):
     """An instance that stays as it is for now, stock Nova's or nova-gpu's."""
@@ -136,6 +138,11 @@ class Instance:
     slots: frozenset[Slot] = frozenset()
     elsewhere: str | None = None
     moved: frozenset[Device] = frozenset()
+
+    @property
+    def is_shelved(self) -> bool:
+        """Whether no host has it: it is changed in its records alone."""
+        return self.vm_state == SHELVED
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -94,6 +94,40 @@ def judge(
     )
 
 
+def judge_shelved(
+    instance: Instance, aliases: Collection[Alias], preferred: Collection[str] = ()
+) -> Leaving | None:
+    """Return how a shelved instance is given back; ``None`` if it does not ask for GPUs.
+
+    The alias is one that says to nova-gpu what its flavor says, but for the number.
+    """
+    specs = instance.extra_specs
+    numbers = {names.GPUS, names.VGPUS}
+    count = next((specs[name].split()[-1] for name in numbers & specs.keys()), None)
+    if count is None:
+        return None
+    own = {name: specs[name] for name in specs if name in _OWN and name not in numbers}
+    giving = sorted(
+        alias.name
+        for alias in aliases
+        if own == {name: alias.set[name] for name in alias.set if name not in numbers}
+        and alias.set.keys() & numbers == specs.keys() & numbers
+    )
+    giving = [name for name in giving if name in preferred] or giving
+    obstacles = [*takeover.of_task(instance)]
+    if len(giving) != 1:
+        remedy = "name one with --alias" if giving else "unshelve it on a host with nova-gpu"
+        found = ", ".join(giving) or "none"
+        obstacles.append(
+            Obstacle(f"aliases of this host that say what it asks for: {found}", remedy)
+        )
+    texts = [specs[names.PCI_ALIAS]] if names.PCI_ALIAS in specs else []
+    properties = {names.PCI_ALIAS: ",".join([*texts, *(f"{name}:{count}" for name in giving[:1])])}
+    classes = (names.RESOURCE_CLASS, names.VGPU_RESOURCE_CLASS)
+    removed = tuple(name for name in specs if name in _OWN or _asks_for(classes, name))
+    return Leaving(instance, {}, {}, properties, removed, tuple(obstacles))
+
+
 def _others(instance: Instance, hardware: Hardware) -> frozenset[PciAddress]:
     """Return the other functions of the instance's cards, such as their audio."""
     cards = hardware.cards_by_function

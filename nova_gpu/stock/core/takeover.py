@@ -13,6 +13,7 @@ from nova_gpu.core.model import GPU, PciAddress, Product
 from nova_gpu.core.topology import choose, nearness, topology
 from nova_gpu.core.vgpu.vgpu import FUNCTION_TYPE, Kind, Slot, device_uuid
 from nova_gpu.stock.core.holding import (
+    Alias,
     Choice,
     Domain,
     Hardware,
@@ -105,6 +106,34 @@ def judge(instance: Instance, domains: Mapping[str, Domain], hardware: Hardware)
         tuple(dict.fromkeys(obstacles)),
         _choice(cards, domains, hardware),
     )
+
+
+def judge_shelved(instance: Instance, aliases: Collection[Alias]) -> Holding | None:
+    """Return how a shelved instance is taken over; ``None`` if it asks by none of *aliases*."""
+    counts = alias_counts(instance.extra_specs)
+    own = [alias for alias in aliases if alias.name in counts]
+    if not own:
+        return None
+    obstacles = [*of_task(instance)]
+    if len(own) > 1 or not own[0].set:
+        by = ", ".join(alias.name for alias in own)
+        obstacles.append(
+            Obstacle(f"its flavor asks for GPUs of several products, by {by}", "unshelve it")
+        )
+    properties = dict(own[0].set)
+    for name in properties.keys() & {names.GPUS, names.VGPUS}:
+        properties[name] = f"= {counts[own[0].name]}"
+    left, removed = _without(instance.extra_specs, {alias.name for alias in own}, ())
+    return Holding(
+        *(instance, (Way.ALIAS,), (), {}, frozenset()),
+        *(frozenset(alias.name for alias in own), {**properties, **left}, removed, obstacles),
+    )
+
+
+def alias_counts(extra_specs: Mapping[str, str]) -> dict[str, int]:
+    """Return how many devices a flavor asks for by each alias: ``a2:1,nic:2``."""
+    texts = (text.partition(":") for text in extra_specs.get(names.PCI_ALIAS, "").split(","))
+    return {name.strip(): int(count) for name, _, count in texts if count.strip().isdigit()}
 
 
 def _is_virtual(function: PciAddress, hardware: Hardware) -> bool:
@@ -203,13 +232,18 @@ def of_state(instance: Instance) -> Iterator[Obstacle]:
         )
     if instance.migration is not None:
         yield Obstacle(f"a migration of it is {instance.migration}", _WAIT)
-    if instance.task_state is not None:
-        yield Obstacle(f"it has the task {instance.task_state}", _WAIT)
+    yield from of_task(instance)
     if instance.vm_state not in SETTLED:
         yield Obstacle(
             f"its state is {instance.vm_state}",
             f"bring it into one of {', '.join(SETTLED)}, or delete it",
         )
+
+
+def of_task(instance: Instance) -> Iterator[Obstacle]:
+    """Yield the task that the instance has."""
+    if instance.task_state is not None:
+        yield Obstacle(f"it has the task {instance.task_state}", _WAIT)
 
 
 def _of_absent_vgpus(instance: Instance, domain: Domain) -> Iterator[Obstacle]:

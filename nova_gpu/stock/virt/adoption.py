@@ -39,6 +39,8 @@ from nova_gpu.stock.virt.shadow import Group, Shadow
 from nova_gpu.virt.inventory import discovery, pool
 from nova_gpu.virt.usage import stock_records
 
+# By consumer
+Allocations = dict[str, Any]
 # Another process, such as the scheduler, may write to the providers meanwhile.
 _ATTEMPTS = 3
 
@@ -120,6 +122,10 @@ class Takeover:
         :param holding: the instance, which has no obstacle
         """
         uuid = holding.instance.uuid
+        if holding.instance.is_shelved:
+            yield Step(f"{uuid}: change its request spec", lambda: self.respecify(holding))
+            yield Step(f"{uuid}: change its flavor", lambda: self.record(holding))
+            return
         gpus = ", ".join(map(str, holding.devices))
         yield Step(f"{uuid}: count {gpus} for nova-gpu in Placement", lambda: self.count(holding))
         yield Step(f"{uuid}: change its request spec", lambda: self.respecify(holding))
@@ -137,20 +143,36 @@ class Takeover:
         records.request_spec(self._context, holding.instance.uuid)
         recount(
             *(self._context, self._client, self._node),
+            lambda tree: self._read(holding.instance.uuid, tree),
             lambda tree, allocations: self._recounted(holding, tree, allocations),
         )
+
+    def _read(self, uuid: str, tree: provider_tree.ProviderTree) -> tuple[Allocations, Allocations]:
+        """Return the instance's allocation, and with it what others have of the host's GPUs.
+
+        There is a request for each provider of GPUs. Nova's own method has one for each consumer.
+        """
+        own = {uuid: self._client.get_allocs_for_consumer(self._context, uuid)}
+        every: Allocations = {}
+        for provider in tree.get_provider_uuids(self._node.uuid):
+            name, node = tree.data(provider).name, self._node.hypervisor_hostname
+            if not (providers.function_of(name) or names.parse_provider_name(node, name)):
+                continue
+            answer = self._client.get_allocations_for_resource_provider(self._context, provider)
+            for consumer, item in answer.allocations.items():
+                every.setdefault(consumer, {"allocations": {}})["allocations"][provider] = item
+        return own, every | own
 
     def _recounted(
         self, holding: Holding, tree: provider_tree.ProviderTree, allocations: dict[str, Any]
     ) -> bool:
         """Change *tree* and *allocations* for the instance; return whether something changed."""
         uuid = holding.instance.uuid
-        consumer = allocations.get(uuid)
-        if consumer is None:
+        own = allocations[uuid]["allocations"]
+        if not own:
             reason = "Placement counts nothing for it on this host"
             remedy = "see nova-manage placement heal_allocations"
             raise NotTakenOver(uuid, reason, remedy)
-        own = consumer["allocations"]
         before = copy.deepcopy(own)
         # Nova counts a virtual function on the provider of its card, a mediated device on that of
         # the function where it was made.
@@ -202,7 +224,7 @@ class Takeover:
 
         This comes before its own records, by which a second run finds it.
         """
-        instance = settled(self._context, holding.instance.uuid, self._node.host)
+        instance = self._settled(holding)
         flavor = renamed(instance.flavor, holding.set, holding.unset)
         requests = other_requests(instance, holding.aliases)
         respecify(self._context, instance.uuid, flavor, requests)
@@ -214,7 +236,7 @@ class Takeover:
 
     def record(self, holding: Holding) -> None:
         """Write the instance's GPUs, its flavor and its requests, in one write of the database."""
-        instance = settled(self._context, holding.instance.uuid, self._node.host)
+        instance = self._settled(holding)
         tree = tree_of(self._context, self._client, self._node)
         own = [
             pool.resource(tree.data(self._group_of(holding, dev).provider).uuid, dev)
@@ -224,6 +246,10 @@ class Takeover:
         flavor = renamed(instance.flavor, holding.set, holding.unset)
         requests = other_requests(instance, holding.aliases)
         write(self._context, instance, flavor, requests, [*others, *own])
+
+    def _settled(self, holding: Holding) -> objects.Instance:
+        host = None if holding.instance.is_shelved else self._node.host
+        return settled(self._context, holding.instance.uuid, host)
 
     def forget(self, holding: Holding) -> None:
         """Remove Nova's rows of the instance's PCI functions, as its own tracker does."""
@@ -237,21 +263,22 @@ def recount(
     context: nova_context.RequestContext,
     client: Any,
     node: objects.ComputeNode,
-    change: Callable[[provider_tree.ProviderTree, dict[str, Any]], bool],
+    read: Callable[[provider_tree.ProviderTree], tuple[Allocations, Allocations]],
+    change: Callable[[provider_tree.ProviderTree, Allocations], bool],
 ) -> None:
-    """Change the node's providers and all allocations from them in one request to Placement.
+    """Change the node's providers and allocations from them in one request to Placement.
 
-    :param change: change the tree and the allocations, which are by consumer; return whether
-        something has changed
+    :param read: return the allocations that are written, and these among all others, by consumer
+    :param change: change the tree and the allocations; return whether something has changed
     :raises PlacementFailed: if Placement refuses, or others write to the providers at each attempt
     """
     for _ in range(_ATTEMPTS):
         tree = tree_of(context, client, node)
-        allocations = client.get_allocations_for_provider_tree(context, node.hypervisor_hostname)
+        written, allocations = read(tree)
         if not change(tree, allocations):
             return
         try:
-            client.update_from_provider_tree(context, tree, allocations=allocations)
+            client.update_from_provider_tree(context, tree, allocations=written)
         except (
             nova_exception.PlacementReshapeConflict,
             nova_exception.ResourceProviderUpdateConflict,
@@ -291,9 +318,10 @@ def tree_of(
     )
 
 
-def settled(context: nova_context.RequestContext, uuid: str, host: str) -> objects.Instance:
+def settled(context: nova_context.RequestContext, uuid: str, host: str | None) -> objects.Instance:
     """Return the instance as it is now.
 
+    :param host: the one that it is to be on, ``None`` for a shelved instance
     :raises NotTakenOver: if it is gone, is not on *host* any more, has a task, or is being moved
     """
     try:

@@ -40,7 +40,7 @@ from nova_gpu.host.roots import Roots
 from nova_gpu.host.vgpu import sriov
 from nova_gpu.stock.core.holding import Leaving, NotTakenOver, Stranger, Way
 from nova_gpu.stock.virt import adoption, aliases, definitions, providers, records
-from nova_gpu.stock.virt.adoption import Step
+from nova_gpu.stock.virt.adoption import Allocations, Step
 from nova_gpu.stock.virt.shadow import Shadow
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
 from nova_gpu.virt.usage import stock_records
@@ -97,12 +97,25 @@ class GivingBack:
 
     def _then(self, leaving: Leaving) -> Iterator[Step]:
         own = leaving.instance.uuid
+        if leaving.instance.is_shelved:
+            yield Step(f"{own}: change its request spec and its flavor", lambda: self.ask(leaving))
+            return
         yield Step(f"{own}: change its request spec", lambda: self.respecify(leaving))
         if leaving.mediated:
             yield Step(
                 f"{own}: let libvirt define its mediated devices", lambda: self.define(leaving)
             )
         yield Step(f"{own}: change its flavor and its records", lambda: self.record(leaving))
+
+    def ask(self, leaving: Leaving) -> None:
+        """Let a shelved instance ask by its aliases, which takes no device."""
+        instance = adoption.settled(self._context, leaving.instance.uuid, None)
+        flavor = adoption.renamed(instance.flavor, leaving.set, leaving.unset)
+        requests = adoption.requests_of(instance)
+        ports = [request for request in requests.requests if request.alias_name is None]
+        requests.requests = [*ports, *_requests(instance, flavor)]
+        adoption.respecify(self._context, instance.uuid, flavor, requests)
+        adoption.write(self._context, instance, flavor, requests, ())
 
     def remember(self, leaving: Leaving) -> None:
         """Add Nova's row of each card and function, as allocated to the instance.
@@ -205,7 +218,13 @@ class GivingBack:
 
     def uncount(self) -> None:
         """Remove nova-gpu's groups from Placement; count mediated devices for stock Nova."""
-        adoption.recount(self._context, self._client, self._node, self._uncounted)
+
+        def read(_: provider_tree.ProviderTree) -> tuple[Allocations, Allocations]:
+            node = self._node.hypervisor_hostname
+            every = self._client.get_allocations_for_provider_tree(self._context, node)
+            return every, every
+
+        adoption.recount(self._context, self._client, self._node, read, self._uncounted)
 
     def _uncounted(self, tree: provider_tree.ProviderTree, allocations: dict[str, Any]) -> bool:
         name = self._node.hypervisor_hostname
@@ -255,13 +274,19 @@ def _request_id(instance_uuid: str, alias: str | None) -> str:
     return str(uuid.uuid5(uuid.UUID(instance_uuid), str(alias)))
 
 
+def _requests(instance: objects.Instance, flavor: objects.Flavor) -> list[Any]:
+    """Return the requests of the flavor's aliases."""
+    policy = hardware.get_pci_numa_policy_constraint(instance.flavor, instance.image_meta)
+    with aliases.accepted():
+        return list(pci_request.get_pci_requests_from_flavor(flavor, policy).requests)
+
+
 def _by_alias(instance: objects.Instance, leaving: Leaving) -> Any:
     """Return a copy of the instance's requests; stock Nova gives by aliases what nova-gpu gave."""
     words = ",".join(f"{alias}:{count}" for alias, count in leaving.counts.items())
-    flavor = objects.Flavor(extra_specs={names.PCI_ALIAS: words} if words else {})
-    policy = hardware.get_pci_numa_policy_constraint(instance.flavor, instance.image_meta)
-    with aliases.accepted():
-        added = pci_request.get_pci_requests_from_flavor(flavor, policy).requests
+    added = _requests(
+        instance, objects.Flavor(extra_specs={names.PCI_ALIAS: words} if words else {})
+    )
     for request in added:
         request.request_id = _request_id(instance.uuid, request.alias_name)
     own = {request.request_id for request in added}

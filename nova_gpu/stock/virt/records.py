@@ -13,7 +13,7 @@ from nova import objects
 from nova_gpu.core import boundary, device, exception
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import PciAddress
-from nova_gpu.stock.core.holding import Instance, NotTakenOver, Obstacle
+from nova_gpu.stock.core.holding import SHELVED, Instance, NotTakenOver, Obstacle
 from nova_gpu.virt.usage import stock_records
 
 # What is read of an instance, and what a takeover changes
@@ -55,6 +55,20 @@ def read(context: nova_context.RequestContext, host: str, nodename: str) -> list
             _of_move(instance) if instance.uuid in migrations else frozenset(),
         )
         for instance in (*here, *_by_uuid(context, elsewhere))
+    ]
+
+
+def shelved(context: nova_context.RequestContext) -> list[Instance]:
+    """Return the instances of the cell that no host has, since they are shelved."""
+    filters = {"vm_state": SHELVED, "deleted": False}
+    return [
+        Instance(
+            *(instance.uuid, instance.flavor.name, dict(instance.flavor.extra_specs)),
+            *(instance.vm_state, instance.task_state),
+        )
+        for instance in objects.InstanceList.get_by_filters(
+            context, filters, expected_attrs=ATTRIBUTES
+        )
     ]
 
 

@@ -64,12 +64,11 @@ def read(client: Any, nodename: str, instances: Records, last: Allocations) -> A
             root = client.get_provider_by_name(context, nodename)["uuid"]
         except nova_exception.ResourceProviderNotFound:
             return Allocations()
+    providers = client.get_providers_in_tree(context, root)
     generations = {
         provider["uuid"]: provider["generation"]
-        for provider in client.get_providers_in_tree(context, root)
-        if provider["uuid"] == root
-        or names.parse_provider_name(nodename, provider["name"])
-        or names.parse_stock_provider_name(nodename, provider["name"])
+        for provider in providers
+        if provider["uuid"] == root or names.parse_provider_name(nodename, provider["name"])
     }
     by_provider = {
         uuid: last.by_provider[uuid]
@@ -77,6 +76,10 @@ def read(client: Any, nodename: str, instances: Records, last: Allocations) -> A
         else _read_one(client, context, uuid)
         for uuid, generation in generations.items()
     }
+    # The end of an instance's last allocation changes no generation. There are few of these.
+    for provider in providers:
+        if names.parse_stock_provider_name(nodename, provider["name"]):
+            by_provider[provider["uuid"]] = _read_one(client, context, provider["uuid"])
     if root not in generations:  # it was removed, and another one may be made
         return Allocations()
     lacking = {
