@@ -59,10 +59,10 @@ def default_files(prog: str) -> list[str]:
     ``/etc/nova/nova-compute.conf`` that override nova.conf's, such as ``compute_driver``. The one
     of *prog* may be a link to it: what is read twice would have each value of a list twice.
     """
-    found = (
+    paths = (
         path for name in ("nova-compute", prog) for path in cfg.find_config_files("nova", name)
     )
-    return list({os.path.realpath(path): path for path in found}.values())
+    return list({os.path.realpath(path): path for path in paths}.values())
 
 
 def _no_text(arguments: Sequence[str], prog: str) -> Iterator[str]:

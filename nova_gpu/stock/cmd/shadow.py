@@ -7,7 +7,7 @@ import contextlib
 import functools
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import prettytable
@@ -15,10 +15,9 @@ import prettytable
 from nova_gpu.cmd import card_facts, host_check, options, services, this_host, waiting
 from nova_gpu.cmd.output import Format, print_json
 from nova_gpu.conf import CONF
-from nova_gpu.core import availability, boundary, names, printable
+from nova_gpu.core import boundary, names, printable
 from nova_gpu.core.availability import Reasons
-from nova_gpu.core.device import Device
-from nova_gpu.core.model import GPU
+from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host.state import quarantine
 from nova_gpu.stock.core.holding import Alias, Holding, Leaving
 from nova_gpu.stock.virt import mdev_types, shadow
@@ -77,10 +76,13 @@ def look(host_sources: gather.Sources, preferred: Collection[str] = ()) -> Shado
         return shadow.look(host_sources, preferred, types, device_spec)
 
 
-def unavailable(host: Discovery, gpus: Collection[GPU]) -> dict[Device, Reasons]:
+def unavailable(host: Discovery, gpus: Iterable[GPU]) -> dict[PciAddress, Reasons]:
     """Return why *gpus* would not be offered, by card; quarantine is a reason."""
-    quarantined = quarantine.unavailable(host.quarantine, gpus, host.roots)
-    return availability.merge(quarantined, host_check.unavailable(host, gpus))
+    cards = tuple(gpus)
+    reasons = quarantine.unavailable(host.quarantine, cards, host.roots)
+    for card, others in host_check.unavailable(host, cards).items():
+        reasons[card] = (*reasons.get(card, ()), *others)
+    return reasons
 
 
 def sources(line: list[str]) -> gather.Sources | None:

@@ -117,9 +117,9 @@ def judge_shelved(
     obstacles = [*takeover.of_task(instance)]
     if len(giving) != 1:
         remedy = "name one with --alias" if giving else "unshelve it on a host with nova-gpu"
-        found = ", ".join(giving) or "none"
+        names_of = ", ".join(giving) or "none"
         obstacles.append(
-            Obstacle(f"aliases of this host that say what it asks for: {found}", remedy)
+            Obstacle(f"aliases of this host that say what it asks for: {names_of}", remedy)
         )
     texts = [specs[names.PCI_ALIAS]] if names.PCI_ALIAS in specs else []
     properties = {names.PCI_ALIAS: ",".join([*texts, *(f"{name}:{count}" for name in giving[:1])])}

@@ -89,7 +89,7 @@ class Takeover:
             yield restoring(self._context, uuid, self._node.host, undefine)
 
     def ended(self) -> Iterator[Step]:
-        """Yield the step that ends stock Nova's providers of vGPUs that its options divide no more.
+        """Yield the step that ends the providers of vGPUs that stock Nova has left.
 
         Without an instance nothing else does. It is the time: Nova's tracker fails on a provider
         that is removed while nova-compute runs.

@@ -154,13 +154,14 @@ def look(
             whole = dataclasses.replace(hardware, providers=stock or {})
             judged = (takeover.judge(instance, named, whole) for instance in instances)
             holdings = tuple(filter(None, judged))
-            given = named, hardware, known_aliases or (), types, preferred
-            back = (leaving.judge(instance, *given) for instance in instances)
+            arguments = named, hardware, known_aliases or (), types, preferred
+            back = (leaving.judge(instance, *arguments) for instance in instances)
             leavings = tuple(filter(None, back))
             strangers = _strangers(users, {instance.uuid for instance in instances})
     # One tells of all: the conductor has the API's database, or lacks it.
-    for own in [*holdings, *leavings][:1]:
-        read_spec = functools.partial(records.unread, context, own.instance.uuid)
+    own = [*(it.instance for it in holdings), *(it.instance for it in leavings)]
+    for instance in own[:1]:
+        read_spec = functools.partial(records.unread, context, instance.uuid)
         if unread := ask("nova-conductor", read_spec):
             holdings = tuple(_hindered(holding, unread) for holding in holdings)
             leavings = tuple(_hindered(item, unread) for item in leavings)

@@ -34,12 +34,12 @@ TAKEN = (fields.PciDeviceStatus.ALLOCATED, fields.PciDeviceStatus.CLAIMED)
 
 def devices(resources: Iterable[objects.Resource] | None) -> list[Device]:
     """Return the cards and vGPUs by nova-gpu that *resources* have."""
-    found = []
+    parsed = []
     for resource in resources or ():
         # Other resources, such as persistent memory, have other identifiers.
         with contextlib.suppress(exception.InvalidValue):
-            found.append(device.parse(resource.identifier))
-    return found
+            parsed.append(device.parse(resource.identifier))
+    return parsed
 
 
 def is_of(row: objects.PciDevice, own: Collection[Device]) -> bool:
