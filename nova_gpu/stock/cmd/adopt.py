@@ -14,6 +14,7 @@ from typing import Any
 from nova import context as nova_context
 from nova import objects, servicegroup
 
+from nova_gpu import notifications
 from nova_gpu.cmd import services, waiting
 from nova_gpu.conf import CONF
 from nova_gpu.core import boundary, exception, printable
@@ -32,6 +33,8 @@ from nova_gpu.virt.inventory import discovery
 _DRIVER = "GPULibvirtDriver"
 _LEFT, _UNREAD = 1, 3
 _FILTER = "GPUFilter"
+# For the message bus to take the notifications
+_DEADLINE_S = 10.0
 _UNFILTERED = (
     "A scheduler without nova-gpu does not know the words that their flavors get, and moves or "
     "unshelves the instances without their GPUs: install nova-gpu on nova-api and nova-scheduler, "
@@ -231,6 +234,7 @@ def watched(context: nova_context.RequestContext, work: Callable[[], int]) -> in
     """
     before = _reported(context)
     status = work()
+    notifications.wait(_DEADLINE_S)
     if _reported(context) == before:
         return status
     print(

@@ -30,9 +30,13 @@ from nova import objects
 from nova.compute import provider_tree
 from nova.virt.libvirt import host as libvirt_host
 
+from nova_gpu import notifications
+from nova_gpu.conf import CONF
 from nova_gpu.core import device, exception, names
 from nova_gpu.core.device import Device
+from nova_gpu.core.model import PciAddress, Product
 from nova_gpu.core.placement import inventory
+from nova_gpu.notifications import EventType
 from nova_gpu.stock.core.holding import Holding, NotTakenOver, Way
 from nova_gpu.stock.virt import definitions, providers, records
 from nova_gpu.stock.virt.shadow import Group, Shadow
@@ -76,6 +80,7 @@ class Takeover:
         self._groups = report.groups
         self._mediating = report.mediating
         cards = (card.gpu for card in report.cards)
+        self._products = products_of(report)
         self._functions = frozenset(function for card in cards for function in card.functions)
         own = {leaving.instance.uuid: leaving.instance.slots for leaving in report.leavings}
         for holding in report.holdings:
@@ -245,7 +250,10 @@ class Takeover:
         others = [item for item in instance.resources or () if item not in own]
         flavor = renamed(instance.flavor, holding.set, holding.unset)
         requests = other_requests(instance, holding.aliases)
+        former = stock_records.devices(instance.resources)
         write(self._context, instance, flavor, requests, [*others, *own])
+        news = [dev for dev in holding.devices if dev not in former]
+        notify(EventType.CLAIM, instance, news, self._products)
 
     def _settled(self, holding: Holding) -> objects.Instance:
         host = None if holding.instance.is_shelved else self._node.host
@@ -301,6 +309,24 @@ def _reserve_rest(
         rest = count["total"] - usage(allocations, provider, resource_class)
         count["reserved"] = max(rest, 0)
     tree.update_inventory(provider, counts)
+
+
+def products_of(report: Shadow) -> dict[PciAddress, Product]:
+    """Return the product of each card of the host."""
+    return {card.gpu.address: card.gpu.product for card in report.cards}
+
+
+def notify(
+    event_type: EventType,
+    instance: objects.Instance,
+    devices: Iterable[Device],
+    products: Mapping[PciAddress, Product],
+) -> None:
+    """Send that the instance has got *devices* by nova-gpu, or has them no longer."""
+    cards = {dev: device.card_of(device.function(dev), products) for dev in devices}
+    named = {dev: products[card] for dev, card in cards.items() if card is not None}
+    for event in notifications.of_devices(event_type, named, CONF.host):
+        notifications.emit(event.of(instance.uuid, instance.project_id))
 
 
 def usage(allocations: Mapping[str, Any], provider: str, resource_class: str) -> int:

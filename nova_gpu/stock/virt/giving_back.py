@@ -38,6 +38,7 @@ from nova_gpu.core.placement import inventory
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vgpu import sriov
+from nova_gpu.notifications import EventType
 from nova_gpu.stock.core.holding import Leaving, NotTakenOver, Stranger, Way
 from nova_gpu.stock.virt import adoption, aliases, definitions, providers, records
 from nova_gpu.stock.virt.adoption import Allocations, Step
@@ -70,6 +71,7 @@ class GivingBack:
         self._holdings = report.holdings
         self._mediated = report.mediated
         self._roots = roots
+        self._products = adoption.products_of(report)
 
     def steps(self, leavings: Iterable[Leaving]) -> Iterator[Step]:
         """Yield all steps in their order; each raises what those of a takeover raise.
@@ -214,7 +216,10 @@ class GivingBack:
         others = [item for item in instance.resources or () if item.identifier not in own]
         flavor = adoption.renamed(instance.flavor, leaving.set, leaving.unset)
         requests = _by_alias(instance, leaving)
+        had = stock_records.devices(instance.resources)
         adoption.write(self._context, instance, flavor, requests, others)
+        gone = [dev for dev in had if str(dev) in own]
+        adoption.notify(EventType.RELEASE, instance, gone, self._products)
 
     def uncount(self) -> None:
         """Remove nova-gpu's groups from Placement; count mediated devices for stock Nova."""
