@@ -94,9 +94,21 @@ def add_commands(subparsers: Any) -> None:
             "instances", metavar="UUID", nargs="*", help="instance to take over (default: all)"
         )
         adopt.add_argument(
+            "--shelved",
+            action="store_true",
+            help="also change the shelved instances that no host has and that ask as aliases of "
+            "this host do",
+        )
+        adopt.add_argument(
             "--apply",
             action="store_true",
             help="do it; nova-compute must be stopped, and its options already be nova-gpu's",
+        )
+        adopt.add_argument(
+            "--with-gpufilter",
+            action="store_true",
+            help="confirm that nova-api and nova-scheduler have nova-gpu, with GPUFilter enabled; "
+            "needed where this host's options do not show it",
         )
         text = (
             "give all instances of this host that have GPUs back to stock Nova, as they run, by an "
@@ -111,6 +123,12 @@ def add_commands(subparsers: Any) -> None:
             action="append",
             default=[],
             help="alias to give functions by, if several give one; may be repeated",
+        )
+        leave.add_argument(
+            "--shelved",
+            action="store_true",
+            help="also change the shelved instances that no host has and that ask as aliases of "
+            "this host do",
         )
         leave.add_argument(
             "--apply",

@@ -27,8 +27,8 @@ Unreadable = (cfg.Error, OSError, ValueError)
 def read(arguments: Sequence[str], prog: str) -> None:
     """Parse the command line and the configuration files into ``CONF``.
 
-    The files are those that ``--config-file`` and ``--config-dir`` name, or else those that
-    oslo.config finds for Nova, such as /etc/nova/nova.conf.
+    The files are those that ``--config-file`` and ``--config-dir`` name, or else those of
+    :func:`default_files`.
 
     :param arguments: the command line, without the program's name
     :raises cfg.Error, OSError, ValueError: if a file or a value is invalid; :func:`told` describes
@@ -38,7 +38,10 @@ def read(arguments: Sequence[str], prog: str) -> None:
     logging.register_options(CONF)
     version = f"{prog} {importlib.metadata.version('nova-gpu')}"
     try:
-        CONF(list(arguments), project="nova", prog=prog, version=version)
+        CONF(
+            *(list(arguments), "nova", prog, version),
+            default_config_files=default_files(prog),
+        )
     except IsADirectoryError as error:
         reason = "it is a folder, for which there is --config-dir"
         raise cfg.ConfigFileParseError(str(error.filename), reason) from error
@@ -49,12 +52,25 @@ def read(arguments: Sequence[str], prog: str) -> None:
         CONF.gpu[name]  # nova-compute reads them all: any command says which is wrong
 
 
+def default_files(prog: str) -> list[str]:
+    """Return the files that are read if the command line names none.
+
+    They are those of nova-compute: Debian's and Ubuntu's packages have options in their
+    ``/etc/nova/nova-compute.conf`` that override nova.conf's, such as ``compute_driver``. The one
+    of *prog* may be a link to it: what is read twice would have each value of a list twice.
+    """
+    paths = (
+        path for name in ("nova-compute", prog) for path in cfg.find_config_files("nova", name)
+    )
+    return list({os.path.realpath(path): path for path in paths}.values())
+
+
 def _no_text(arguments: Sequence[str], prog: str) -> Iterator[str]:
     """Yield the files that are not in UTF-8, as oslo.config's error does not name them."""
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
     parser.add_argument("--config-file", action="append")
     files_given = parser.parse_known_args(list(arguments))[0].config_file
-    for path in files_given or cfg.find_config_files("nova", prog):
+    for path in files_given or default_files(prog):
         try:
             pathlib.Path(path).read_text(encoding="utf-8")
         except UnicodeDecodeError:

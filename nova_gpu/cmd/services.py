@@ -15,6 +15,7 @@ from nova.virt.libvirt import host as libvirt_host
 from oslo_messaging import opts as messaging_opts
 
 from nova_gpu.cmd import this_host
+from nova_gpu.cmd.options import default_files
 from nova_gpu.conf import CONF
 from nova_gpu.core import boundary
 
@@ -28,7 +29,12 @@ def read_options(line: list[str]) -> None:
     :raises cfg.Error, OSError, ValueError: as :func:`nova_gpu.cmd.options.read`
     """
     CONF.clear()
-    nova_config.parse_args(line, prog="nova-gpu", configure_db=False, init_rpc=False)
+    nova_config.parse_args(
+        *(line, default_files("nova-gpu")),
+        configure_db=False,
+        init_rpc=False,
+        prog="nova-gpu",
+    )
 
 
 def connect() -> None:

@@ -123,6 +123,8 @@ _TRAIT_LENGTH = 255
 
 _WITHOUT_EXTENSIONS = re.compile(r"(\dg\.\d+gb)-(?=[a-z])")
 _WHOLE = "|".join(mode for mode in model.DeliveryMode if mode is not model.DeliveryMode.VGPU)
+# host1_pci_0000_3b_00_0
+_STOCK_VGPUS = re.compile("_pci_([0-9a-f]{4,8})_([0-9a-f]{2})_([0-9a-f]{2})_([0-7])")
 _GROUP = re.compile(
     rf"_gpu_([0-9a-f]{{4}})_([0-9a-f]{{4}})_(?:({_WHOLE})|{model.DeliveryMode.VGPU}_(.+))"
 )
@@ -210,6 +212,15 @@ def parse_provider_name(nodename: str, name: str) -> model.GroupKey | None:
             if name == provider_name(nodename, key):
                 return key
     return None
+
+
+def parse_stock_provider_name(nodename: str, name: str) -> model.PciAddress | None:
+    """Return the function at which stock Nova makes the vGPUs of the provider with this *name*.
+
+    Return ``None`` for other providers (``LibvirtDriver._update_provider_tree_for_vgpu``).
+    """
+    match = _STOCK_VGPUS.fullmatch(name.removeprefix(nodename)) if name != nodename else None
+    return model.PciAddress.parse("{}:{}:{}.{}".format(*match.groups())) if match else None
 
 
 def known_values(prefix: str, traits: Iterable[str]) -> frozenset[str]:

@@ -219,8 +219,18 @@ class Outbox:
             except boundary.Failure as error:
                 LOG.warning("Failed to send a notification about GPUs, dropped it: %s", error)
 
+    def wait(self, deadline_s: float) -> None:
+        """Wait until the queue is empty, at most for *deadline_s*."""
+        if (thread := self._thread) is not None:
+            thread.join(deadline_s)
+
 
 _outbox = Outbox()
+
+
+def wait(deadline_s: float) -> None:
+    """Wait until all notifications are sent; a command ends afterwards, and its threads with it."""
+    _outbox.wait(deadline_s)
 
 
 def emit(event: Event, context: nova_context.RequestContext | None = None) -> None:

@@ -12,6 +12,7 @@ from nova.virt.libvirt import host as libvirt_host
 from oslo_log import log as logging
 
 import nova_gpu.privsep
+from nova_gpu.conf import CONF
 from nova_gpu.core import boundary, device, exception
 from nova_gpu.host import service_socket
 from nova_gpu.virt import counters, reaching
@@ -27,6 +28,7 @@ from nova_gpu.virt.lifecycle.stops import Stops
 from nova_gpu.virt.lifecycle.vgpus import VGPUs
 from nova_gpu.virt.repeated_warnings import Repeats
 from nova_gpu.virt.reporter import Reporter
+from nova_gpu.virt.usage import stock_records
 from nova_gpu.virt.usage.ledger import Ledger
 from nova_gpu.virt.usage.reader import UsageReader
 from nova_gpu.virt.verify.startup_check import Reconciliation
@@ -83,6 +85,13 @@ class Periods:
                 "first, or let this one use Nova's own driver (compute_driver = "
                 "libvirt.LibvirtDriver)"
             )
+        was_ours = False
+        with contained("Cannot tell what another driver has left; free GPUs are cleaned again"):
+            named = CONF.host, self.host.get_hostname()
+            stock_records.end(*named)
+            was_ours = stock_records.was_ours(*named)
+        if not was_ours:
+            self.proofs.distrust()
         self.refresh(starting=True)
         with contained("Failed to import what is needed later; do not upgrade below this service"):
             self._load()

@@ -78,6 +78,7 @@ class Publication:
                     if name in inventory
                 }
         self.ledger.published(reserves)
+        provider_tree.reserve_stock(tree, nodename, usage.allocated)
 
     def stats(self) -> str | None:
         """Return this host's GPU report for the scheduler.

@@ -16,7 +16,6 @@ from nova import objects
 from nova.scheduler.client import report
 from nova.tests.fixtures import libvirt as fakelibvirt
 
-from nova_gpu.cmd import host_check
 from nova_gpu.conf import CONF
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.vgpu import mdev
@@ -84,7 +83,7 @@ class StockTestBase(aliases.AliasesTestBase):
                     driver._host.get_connection().getLibVersion
                 )
                 discovered = discovery.Discovery(libvirt_version=version)
-            unavailable = functools.partial(host_check.unavailable, discovered)
+            unavailable = functools.partial(command.unavailable, discovered)
             placement = report.SchedulerReportClient()
             yield gather.Sources(discovered, driver._host, placement, unavailable)
 
@@ -116,7 +115,9 @@ class StockTestBase(aliases.AliasesTestBase):
         """Do as ``nova-gpu leave --apply`` on *host*, whose nova-compute is stopped."""
         with self.reading(host) as sources:
             leave.check_clean(shadow.look(sources).cards, CONF.pci.device_spec, sources.host)
-        leavings = self.look(host).leavings
+        report = self.look(host)
+        leave.check_consumers(report)
+        leavings = report.leavings
         status = leave.give_back(self.giving_back(host), leavings)
         self.forget(host, leavings)
         return status

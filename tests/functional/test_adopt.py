@@ -7,10 +7,14 @@ from typing import Any
 from unittest import mock
 
 from nova import objects
+from nova.scheduler.client import report
 
+from nova_gpu.stock.cmd import adopt, leave
+from nova_gpu.stock.core import leaving as core_leaving
+from nova_gpu.stock.core import takeover as core_takeover
 from nova_gpu.stock.core.holding import NotTakenOver
-from nova_gpu.stock.virt import adoption
-from tests.functional import stock
+from nova_gpu.stock.virt import adoption, records
+from tests.functional import aliases, stock
 
 
 class AdoptTest(stock.Adopting):
@@ -41,6 +45,55 @@ class AdoptTest(stock.Adopting):
         self.finish()
         self.assertAdopted(server, had)
 
+    def test_what_an_interruption_leaves(self) -> None:
+        """nova-compute starts after it: its driver ends it, and no move carries anything on."""
+        self.flags(shelved_offload_time=0)
+        moved, shelved, begun = (self.boot_by_alias() for _ in range(3))
+        self.change_driver()
+        takeover, holdings = self.takeover(), self.look().holdings
+        holdings = tuple(each for each in holdings if each.instance.uuid != begun["id"])
+        for holding in self.look().holdings:
+            takeover.respecify(holding)
+        # The requests to Placement grow with the number of instances, and not with its square.
+        read, consumers = report.SchedulerReportClient.get_allocs_for_consumer, []
+
+        def noted(client: Any, context: Any, consumer: str) -> Any:
+            consumers.append(consumer)
+            return read(client, context, consumer)
+
+        with mock.patch.object(report.SchedulerReportClient, "get_allocs_for_consumer", noted):
+            for holding in holdings:
+                takeover.count(holding)
+        self.assertEqual(len(holdings), len(consumers))
+        for holding in holdings:
+            takeover.record(holding)
+        for server in (moved, shelved):
+            self.assertEqual(self.recorded(server), self.rows(server))
+        self.take_driver()
+        self.assertAdopted(moved, self.recorded(moved))
+        (holding,) = self.look().holdings
+        self.assertEqual(begun["id"], holding.instance.uuid)
+        spec = objects.RequestSpec.get_by_instance_uuid(self.context, begun["id"])
+        self.assertEqual({"pci_passthrough:alias": "a2:1"}, spec.flavor.extra_specs)
+        self._delete_server(begun)
+        self._shelve_server(shelved, expected_state="SHELVED_OFFLOADED")
+        self.perform(shelved, "unshelve", "ACTIVE")
+        self.assertGPUs(shelved, self.recorded(shelved))
+        # The same by the way back
+        self.computes["host1"].stop()
+        self.device_spec(aliases.ALL_A2)
+        for leaving in self.look().leavings:
+            self.giving_back().remember(leaving)
+        self.assertEqual(self.recorded(moved), self.rows(moved))
+        self.device_spec()
+        self.take_driver()
+        self.start_host("host2")
+        self._migrate_server(moved)
+        self._wait_for_state_change(moved, "VERIFY_RESIZE")
+        self._revert_resize(moved)
+        self.assertAdopted(moved, self.recorded(moved))
+        self.assertGPUs(moved, self.recorded(moved))
+
     def test_what_an_evacuation_has_left(self) -> None:
         """The instance has cards at the same addresses on the other host."""
         server = self.boot_by_alias()
@@ -60,3 +113,33 @@ class AdoptTest(stock.Adopting):
         self.take_driver()
         self._start_server(server)
         self.assertGPUs(server, self.recorded(server), "host2")
+
+    def test_a_shelved_instance(self) -> None:
+        """No host has it: its records alone go there and back."""
+        self.flags(shelved_offload_time=0)
+        server = self.boot_by_alias()
+        self._shelve_server(server, expected_state="SHELVED_OFFLOADED")
+        self.change_driver()
+        (found,) = records.shelved(self.context)
+        holding = core_takeover.judge_shelved(found, self.look().aliases)
+        assert holding
+        self.assertEqual(0, adopt.take_over(self.takeover(), [holding]))
+        self.take_driver()
+        self.perform(server, "unshelve", "ACTIVE")
+        self.assertAdopted(server, self.recorded(server))
+        self.assertGPUs(server, self.recorded(server))
+
+        self._shelve_server(server, expected_state="SHELVED_OFFLOADED")
+        self.computes["host1"].stop()
+        self.device_spec(aliases.ALL_A2)
+        (found,) = records.shelved(self.context)
+        given = core_leaving.judge_shelved(found, self.look().aliases)
+        assert given
+        self.assertEqual(0, leave.give_back(self.giving_back(), [given]))
+        self.take_driver(stock.STOCK)
+        self.perform(server, "unshelve", "ACTIVE")
+        self.assertEqual(self.has(server), self.rows(server))
+        self.assertEqual([], self.recorded(server))
+        self.assertEqual(
+            {"pci_passthrough:alias": "a2:1"}, self.instance(server).flavor.extra_specs
+        )

@@ -120,6 +120,25 @@ class AdoptTest(Mediated):
         self.period()
         self.assertEqual((8, 0, 0), self.inventories()[64])
 
+    def test_a_provider_that_one_still_uses(self) -> None:
+        """What is free of it goes to nobody, now and when that instance is gone."""
+        stays, goes = self.boot_by_stock(), self.boot_by_stock()
+        self.api.post_server_action(stays["id"], {"os-resetState": {"state": "error"}})
+        self.change_driver()
+        self.assertEqual(1, self.adopt())
+        self.take_driver()
+        self._delete_server(stays)
+        self.periods(2)
+        self.leaves = dict.fromkeys(("vgpu", "reserved"), "stock Nova leaves its device")
+        (name,) = self.providers()
+        (uuid,) = [each["uuid"] for each in self._get_all_providers() if each["name"] == name]
+        self.assertEqual((4, 4, 0), self.counts(uuid))
+        self.assertVGPUs(other := self.boot(self.flavor(**{VGPU: "1"})), self.recorded(other))
+        self.computes["host1"].stop()
+        self.assertEqual((0, []), (self.adopt(), self.providers()))
+        self.take_driver()
+        self._delete_server(goes)
+
 
 class FunctionsTest(stock.StockFunctionsTestBase):
     HOSTS = ("host1",)

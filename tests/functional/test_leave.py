@@ -6,6 +6,7 @@ from __future__ import annotations
 from nova import objects
 
 from nova_gpu.stock.cmd import adopt, leave
+from nova_gpu.stock.core.holding import Stranger
 from nova_gpu.stock.virt import shadow
 from tests.functional import aliases, kvm, stock
 from tests.functional.base import Server
@@ -78,6 +79,41 @@ class LeaveTest(Leaving):
         self.assertEqual(0, leave.give_back(self.giving_back(), self.look().leavings))
         self.take_driver(stock.STOCK)
 
+    def test_a_resize_that_may_be_reverted(self) -> None:
+        """Its card waits for it here, and neither its flavor nor its own records tell so."""
+        server = self.boot(self.gpu_flavor(1))
+        had = self.recorded(server)
+        self.start_host("host2")
+        self._resize_server(server, self.flavor())
+        self.go_back()
+        report = self.look()
+        self.assertEqual(1, len(report.consumers))
+        (leaving,) = report.leavings
+        self.assertEqual("a migration of it is finished", leaving.obstacles[0].reason)
+        self.assertRaises(Stranger, self.leave)
+        self.device_spec()
+        self.take_driver()
+        self._revert_resize(server)
+        self.assertGPUs(server, had)
+
+    def test_a_guest_of_stock_nova_between(self) -> None:
+        """The way back ended before it had removed the proofs, and no command came after it."""
+        self.go_back()
+        self.assertEqual(0, leave.give_back(self.giving_back(), ()))
+        self.take_driver(stock.STOCK)
+        server = self.boot_by_alias()
+        (had,) = self.has(server)
+        self._delete_server(server)
+        self.computes["host1"].stop()
+        self.device_spec()
+        proof = self.state() / "gpu-clean" / f"{had}.json"
+        before = proof.stat().st_mtime_ns
+        self.take_driver()
+        cleaned = proof.stat().st_mtime_ns
+        self.assertNotEqual(before, cleaned)
+        self.take_driver()  # before it was nova-gpu's
+        self.assertEqual(cleaned, proof.stat().st_mtime_ns)
+
     def test_an_instance_that_waits_to_be_built(self) -> None:
         """Placement counts its GPU, and stock Nova would build it with none."""
         server, waits = self.boot(self.gpu_flavor(1)), self.boot(self.gpu_flavor(1))
@@ -86,6 +122,7 @@ class LeaveTest(Leaving):
         instance = self.instance(waits)
         instance.host = None
         instance.save()
+        self.assertIn(waits["id"], leave.text((), self.look().consumers))
         self.assertEqual(1, leave.give_back(self.giving_back(), self.look().leavings))
         self.assertEqual({"host1": 1}, self.allocated(waits))
         instance.host = "host1"

@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
+from nova import objects
+
 from nova_gpu.stock.core.holding import Way
 from tests.functional import stock
 
@@ -39,3 +43,14 @@ class ShadowTest(stock.StockTestBase):
         self.take_driver()
         self.period()
         self.assertEqual(1, len(self.recorded(self.boot(self.flavor(**holding.set)))))
+
+    def test_a_conductor_without_the_apis_database(self) -> None:
+        self.boot_by_alias()
+        refuses = mock.patch.object(
+            objects.RequestSpec, "get_by_instance_uuid", side_effect=ValueError("no connection")
+        )
+        with refuses:
+            (holding,) = self.look().holdings
+        (obstacle,) = holding.obstacles
+        self.assertIn("nova-conductor does not read its request spec", obstacle.reason)
+        self.assertIn("[api_database]connection", obstacle.remedy)

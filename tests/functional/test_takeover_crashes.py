@@ -143,7 +143,9 @@ class Crashing(held.HeldTestBase):
     def _work(self, command: str) -> tuple[int, bool]:
         """Return the command's exit status, and whether it has refused to begin or to go on."""
         try:
-            words = SimpleNamespace(instances=[], aliases=[], apply=True)
+            words = SimpleNamespace(
+                instances=[], aliases=[], apply=True, with_gpufilter=True, shelved=False
+            )
             return _COMMANDS[command](words, []), False
         except exception.GPUError as error:
             print(f"nova-gpu: {error}")

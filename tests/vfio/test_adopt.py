@@ -152,7 +152,7 @@ class AdoptTest(base.VFIOTestCase):
         self.cloud.kill_compute()
         self.cloud.flags(compute_driver=OURS)
         self.cloud.flags(device_spec=[], group="pci")
-        status, output = self.cloud.command("adopt", "--apply")
+        status, output = self.cloud.command("adopt", "--apply", "--with-gpufilter")
         self.assertEqual(0, status, output)
         self.assertEqual(guest, self.look())
         # The other card is offered once nova-compute has found it.

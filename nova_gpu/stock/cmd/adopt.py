@@ -14,13 +14,16 @@ from typing import Any
 from nova import context as nova_context
 from nova import objects, servicegroup
 
+from nova_gpu import notifications
 from nova_gpu.cmd import services, waiting
 from nova_gpu.conf import CONF
 from nova_gpu.core import boundary, exception, printable
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import files, proofs
 from nova_gpu.stock.cmd import shadow as shadow_command
+from nova_gpu.stock.core import takeover
 from nova_gpu.stock.core.holding import Holding, Leaving
+from nova_gpu.stock.virt import records
 from nova_gpu.stock.virt.adoption import Step, Takeover
 from nova_gpu.stock.virt.shadow import Shadow
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
@@ -29,6 +32,18 @@ from nova_gpu.virt.inventory import discovery
 
 _DRIVER = "GPULibvirtDriver"
 _LEFT, _UNREAD = 1, 3
+_FILTER = "GPUFilter"
+# For the message bus to take the notifications
+_DEADLINE_S = 10.0
+_UNFILTERED = (
+    "A scheduler without nova-gpu does not know the words that their flavors get, and moves or "
+    "unshelves the instances without their GPUs: install nova-gpu on nova-api and nova-scheduler, "
+    "enable GPUFilter, and say so with --with-gpufilter"
+)
+SHELVED = (
+    "These shelved instances ask as the aliases of this host do: {}. They can be unshelved on such "
+    "hosts only: change them with --shelved, at the last host that changes."
+)
 _WORDS = "stays stock Nova's", "to be taken over"
 # nova-compute reports as often as [DEFAULT]report_interval says.
 _REPORTS = 2
@@ -49,11 +64,22 @@ def run(command: Any, line: list[str]) -> int:
     if (reading := shadow_command.read(line)) is None:
         return _UNREAD
     sources, report = reading
+    context = nova_context.get_admin_context()
     holdings = chosen(report.holdings, command.instances)
+    judged = (takeover.judge_shelved(it, report.aliases) for it in records.shelved(context))
+    shelved = list(filter(None, judged))
+    if command.shelved:
+        holdings += shelved
+    elif shelved:
+        print(SHELVED.format(", ".join(item.instance.uuid for item in shelved)))
     print(text(holdings))
+    is_filtered = command.with_gpufilter or not holdings or is_scheduler_ours()
+    if not is_filtered:
+        print(_UNFILTERED)
     if not command.apply:
         return _LEFT if any(holding.obstacles for holding in holdings) else 0
-    context = nova_context.get_admin_context()
+    if not is_filtered:
+        raise NotReady("nothing is taken over without --with-gpufilter")
     check_options(holdings, CONF.pci.device_spec, sources.host.roots)
     check_named(report)
     with alone(sources.host):
@@ -63,8 +89,8 @@ def run(command: Any, line: list[str]) -> int:
         forget(sources.host, report, holdings)
         node = objects.ComputeNode.get_by_host_and_nodename(context, CONF.host, report.node)
         libvirt = services.libvirt(read_only=False)
-        takeover = Takeover(context, sources.placement, node, libvirt, report)
-        return watched(context, lambda: take_over(takeover, holdings))
+        work = Takeover(context, sources.placement, node, libvirt, report)
+        return watched(context, lambda: take_over(work, holdings))
 
 
 def chosen(holdings: Iterable[Holding], uuids: Sequence[str]) -> list[Holding]:
@@ -100,13 +126,19 @@ def lines(item: Holding | Leaving, stays: str, goes: str) -> Iterator[str]:
         yield f"{uuid}: {stays}"
         yield from (f"  - {obstacle}" for obstacle in item.obstacles)
         return
-    yield f"{uuid}: {goes}, with {', '.join(map(str, item.devices))}"
+    devices = ", ".join(map(str, item.devices)) or "shelved as it is"
+    yield f"{uuid}: {goes}, with {devices}"
     yield f"    flavor of the instance: {', '.join(shadow_command.changes(item))}"
 
 
-def is_own(compute_driver: str) -> bool:
+def is_scheduler_ours() -> bool:
+    """Return whether the options of this host, which may be the scheduler's too, have GPUFilter."""
+    return _FILTER in CONF.filter_scheduler.enabled_filters
+
+
+def is_own(compute_driver: str | None) -> bool:
     """Return whether ``[DEFAULT]compute_driver`` names nova-gpu's driver."""
-    return compute_driver.rpartition(".")[2] == _DRIVER
+    return (compute_driver or "").rpartition(".")[2] == _DRIVER
 
 
 def check_options(holdings: Iterable[Holding], spec: Sequence[str], roots: Roots) -> None:
@@ -117,8 +149,9 @@ def check_options(holdings: Iterable[Holding], spec: Sequence[str], roots: Roots
     """
     if not is_own(CONF.compute_driver):
         raise NotReady(
-            f"[DEFAULT]compute_driver is {CONF.compute_driver}, with which nova-compute would give "
-            f"the cards away again; set it to gpu.{_DRIVER}, and run this before it starts"
+            f"[DEFAULT]compute_driver is {CONF.compute_driver or 'not set'}, with which "
+            "nova-compute would give the cards away again; set it to "
+            f"gpu.{_DRIVER}, and run this before it starts"
         )
     device_spec = DeviceSpec(spec)
     for holding in holdings:
@@ -201,6 +234,7 @@ def watched(context: nova_context.RequestContext, work: Callable[[], int]) -> in
     """
     before = _reported(context)
     status = work()
+    notifications.wait(_DEADLINE_S)
     if _reported(context) == before:
         return status
     print(
@@ -251,15 +285,16 @@ def do(step: Step) -> None:
     print(step.text, flush=True)
 
 
-def take_over(takeover: Takeover, holdings: Iterable[Holding]) -> int:
+def take_over(work: Takeover, holdings: Iterable[Holding]) -> int:
     """Take over the instances without obstacles one by one; return the exit status."""
     status = 0
-    steps = [*takeover.begun()]
+    steps = [*work.begun()]
     for holding in holdings:
         if holding.obstacles:
             status = _LEFT
         else:
-            steps.append(takeover.steps(holding))
+            steps.append(work.steps(holding))
+    steps.append(work.ended())
     for of_instance in steps:
         try:
             for step in of_instance:

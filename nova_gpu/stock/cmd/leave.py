@@ -19,7 +19,9 @@ from nova_gpu.host.state import proofs
 from nova_gpu.stock.cmd import adopt
 from nova_gpu.stock.cmd import shadow as shadow_command
 from nova_gpu.stock.cmd.adopt import NotReady
-from nova_gpu.stock.core.holding import Leaving
+from nova_gpu.stock.core import leaving
+from nova_gpu.stock.core.holding import Leaving, Stranger
+from nova_gpu.stock.virt import records
 from nova_gpu.stock.virt.giving_back import GivingBack
 from nova_gpu.stock.virt.shadow import Card, Shadow
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
@@ -43,14 +45,25 @@ def run(command: Any, line: list[str]) -> int:
     if (reading := shadow_command.read(line, command.aliases)) is None:
         return _UNREAD
     sources, report = reading
+    context = nova_context.get_admin_context()
     leavings, spec = report.leavings, CONF.pci.device_spec
-    print(text(leavings))
+    judged = (
+        leaving.judge_shelved(it, report.aliases, command.aliases)
+        for it in records.shelved(context)
+    )
+    shelved = tuple(filter(None, judged))
+    if command.shelved:
+        leavings += shelved
+    elif shelved:
+        print(adopt.SHELVED.format(", ".join(item.instance.uuid for item in shelved)))
+    print(text(leavings, report.consumers))
     for sentence in unfit(report.cards, spec, sources.host.roots):
         print(printable.lines(sentence))
     if not command.apply:
-        return _STAYS if any(leaving.obstacles for leaving in leavings) else 0
-    context = nova_context.get_admin_context()
+        stays = report.consumers or any(item.obstacles for item in leavings)
+        return _STAYS if stays else 0
     check(leavings, spec, sources.host.roots)
+    check_consumers(report)
     check_strangers(report, spec, sources.host.roots)
     check_clean(report.cards, spec, sources.host)
     with adopt.alone(sources.host):
@@ -66,16 +79,20 @@ def run(command: Any, line: list[str]) -> int:
     return status
 
 
-def text(leavings: Sequence[Leaving]) -> str:
-    """Return what would be done with *leavings*, as text for people."""
-    if not leavings:
+def text(leavings: Sequence[Leaving], consumers: Sequence[str] = ()) -> str:
+    """Return what would be done with *leavings*, as text for people.
+
+    :param consumers: as those of :class:`nova_gpu.stock.virt.shadow.Shadow`
+    """
+    if not (leavings or consumers):
         return "No instance of this host has a GPU by nova-gpu: nothing is to be given back."
-    return printable.lines("\n".join(line for leaving in leavings for line in _lines(leaving)))
+    lines = [line for item in leavings for line in _lines(item)]
+    return printable.lines("\n".join([*lines, *(str(Stranger(uuid)) for uuid in consumers)]))
 
 
-def _lines(leaving: Leaving) -> Iterator[str]:
-    yield from adopt.lines(leaving, *_WORDS)
-    for function in leaving.losses:
+def _lines(item: Leaving) -> Iterator[str]:
+    yield from adopt.lines(item, *_WORDS)
+    for function in item.losses:
         yield (
             f"    stock Nova will start it without {function}; if that is not bound to vfio-pci "
             "at boot, add an alias and a [pci]device_spec for it, or no start succeeds"
@@ -88,24 +105,36 @@ def check(leavings: Iterable[Leaving], spec: Sequence[str], roots: Roots) -> Non
     :param spec: the values of ``[pci]device_spec``
     :raises NotReady: if not
     """
-    if adopt.is_own(CONF.compute_driver):
+    if adopt.is_own(CONF.compute_driver) or not CONF.compute_driver:
         raise NotReady(
-            f"[DEFAULT]compute_driver is {CONF.compute_driver}; set it to {_STOCK}, and run this "
-            "before nova-compute starts"
+            f"[DEFAULT]compute_driver is {CONF.compute_driver or 'not set'}; set it to {_STOCK}, "
+            "and run this before nova-compute starts"
         )
     device_spec = DeviceSpec(spec)
-    for leaving in leavings:
-        if leaving.obstacles:
+    for item in leavings:
+        if item.obstacles:
             raise NotReady(
-                f"the instance {leaving.instance.uuid} cannot be given back, and stock Nova would "
-                f"take its cards for free: {leaving.obstacles[0]}"
+                f"the instance {item.instance.uuid} cannot be given back, and stock Nova would "
+                f"take its cards for free: {item.obstacles[0]}"
             )
-        for card in leaving.functions:
+        for card in item.functions:
             if device_spec.obstacle([card], roots) is None:
                 raise NotReady(
                     f"no [pci]device_spec matches {card}, which the instance "
-                    f"{leaving.instance.uuid} has; add one, and run this again"
+                    f"{item.instance.uuid} has; add one, and run this again"
                 )
+
+
+def check_consumers(report: Shadow) -> None:
+    """Check that Placement counts no GPU here for what is not given back.
+
+    Its count would go, and stock Nova would give its card to another instance: the source's card of
+    a resize that may be reverted, or that of an instance about to be built.
+
+    :raises Stranger: if it does
+    """
+    for uuid in report.consumers:
+        raise Stranger(uuid)
 
 
 def unfit(cards: Iterable[Card], spec: Sequence[str], roots: Roots) -> Iterator[str]:
@@ -146,13 +175,16 @@ def check_clean(cards: Iterable[Card], spec: Sequence[str], host: discovery.Disc
     :raises NotReady: if it would
     """
     device_spec = DeviceSpec(spec)
-    free = [card.gpu for card in cards if card.start and not card.holders]
-    seen = proofs.see(free, host.roots)
-    for gpu in free:
+    free = [card for card in cards if card.start and not card.holders]
+    seen = proofs.see([card.gpu for card in free], host.roots)
+    for card in free:
+        gpu = card.gpu
         reason = proofs.missing(host.proofs, gpu.address, gpu, seen.get(gpu.address))
         if reason and device_spec.obstacle([gpu.address], host.roots):
+            # One that is in quarantine, say, is not offered however long nova-compute runs.
+            withheld = f"; {card.reason}; then" if card.reason else ";"
             raise NotReady(
-                f"{gpu.address}: {reason}, and stock Nova would give it as it is; start "
+                f"{gpu.address}: {reason}, and stock Nova would give it as it is{withheld} start "
                 "nova-compute with nova-gpu's driver until nova-gpu list offers it, or take it out "
                 "of [pci]device_spec"
             )

@@ -7,18 +7,22 @@ import contextlib
 import functools
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import prettytable
 
-from nova_gpu.cmd import card_facts, host_check, services, this_host, waiting
+from nova_gpu.cmd import card_facts, host_check, options, services, this_host, waiting
 from nova_gpu.cmd.output import Format, print_json
 from nova_gpu.conf import CONF
 from nova_gpu.core import boundary, names, printable
+from nova_gpu.core.availability import Reasons
+from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.host.state import quarantine
 from nova_gpu.stock.core.holding import Alias, Holding, Leaving
 from nova_gpu.stock.virt import mdev_types, shadow
 from nova_gpu.stock.virt.shadow import Card, Group, Shadow
+from nova_gpu.virt.inventory.discovery import Discovery
 from nova_gpu.virt.verify import gather
 
 # An operator waits: by default the message bus is tried for ever.
@@ -72,6 +76,15 @@ def look(host_sources: gather.Sources, preferred: Collection[str] = ()) -> Shado
         return shadow.look(host_sources, preferred, types, device_spec)
 
 
+def unavailable(host: Discovery, gpus: Iterable[GPU]) -> dict[PciAddress, Reasons]:
+    """Return why *gpus* would not be offered, by card; quarantine is a reason."""
+    cards = tuple(gpus)
+    reasons = quarantine.unavailable(host.quarantine, cards, host.roots)
+    for card, others in host_check.unavailable(host, cards).items():
+        reasons[card] = (*reasons.get(card, ()), *others)
+    return reasons
+
+
 def sources(line: list[str]) -> gather.Sources | None:
     """Connect to the message bus; return the objects by which this host and its cloud are read.
 
@@ -91,7 +104,7 @@ def sources(line: list[str]) -> gather.Sources | None:
         host,
         services.libvirt(),
         services.Placement(),
-        functools.partial(host_check.unavailable, host),
+        functools.partial(unavailable, host),
         waiting.within(_DEADLINE_S),
     )
 
@@ -104,6 +117,7 @@ def read(line: list[str], preferred: Collection[str] = ()) -> tuple[gather.Sourc
     """
     if (host_sources := sources(line)) is None:
         return None
+    print(options.files_told())
     with waiting.shown(_WAITING):
         report = look(host_sources, preferred)
     if report.unread:

@@ -14,13 +14,35 @@ from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu.vgpu import DividedCard, Slot
 
+SHELVED = "shelved_offloaded"
+
 
 class NotTakenOver(exception.GPUError):
     """An instance that stays as it is for now, stock Nova's or nova-gpu's."""
 
+    noun = "the instance"
+
     def __init__(self, uuid: str, reason: str, remedy: str) -> None:
-        super().__init__(f"the instance {uuid} stays as it is: {reason}; {remedy}")
+        super().__init__(f"{self.noun} {uuid} stays as it is: {reason}; {remedy}")
         self.uuid = uuid
+        self.obstacle = Obstacle(reason, remedy)
+
+
+class Stranger(NotTakenOver):
+    """A consumer of GPUs in Placement that is no instance of this host.
+
+    It is a migration, or an instance that is to be built, or was deleted or moved away.
+    """
+
+    noun = "the consumer"
+
+    def __init__(self, uuid: str) -> None:
+        super().__init__(
+            uuid,
+            "Placement counts GPUs of this host for it, and it is no instance here; it is a "
+            "migration to confirm or revert, or an instance that is being built or deleted",
+            "start nova-compute with nova-gpu's driver, let that end, and run this command again",
+        )
 
 
 class Way(enum.StrEnum):
@@ -100,9 +122,9 @@ class Instance:
 
     ``recorded`` are the PCI functions that its database counts for the instance, each with the
     alias by which the instance got it, ``None`` if the record does not say. ``counted`` are the
-    cards that the instance has by nova-gpu, ``slots`` its vGPUs by it. ``unfinished``: a takeover
-    of it has begun and is to be finished. ``migration`` is the status of a migration of the
-    instance that has not ended. ``elsewhere`` is the host that it is on instead of this one.
+    cards that the instance has by nova-gpu, ``slots`` its vGPUs by it. ``migration`` is the status
+    of a migration of the instance that has not ended. ``elsewhere`` is the host that it is on
+    instead of this one. ``moved`` are the GPUs by nova-gpu that the migration takes it from, or to.
     """
 
     uuid: str
@@ -114,8 +136,13 @@ class Instance:
     recorded: Mapping[PciAddress, str | None] = dataclasses.field(default_factory=dict)
     counted: frozenset[PciAddress] = frozenset()
     slots: frozenset[Slot] = frozenset()
-    unfinished: bool = False
     elsewhere: str | None = None
+    moved: frozenset[Device] = frozenset()
+
+    @property
+    def is_shelved(self) -> bool:
+        """Whether no host has it: it is changed in its records alone."""
+        return self.vm_state == SHELVED
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -43,13 +43,14 @@ def judge(
 ) -> Leaving | None:
     """Return what the instance has by nova-gpu, and what is in the way of giving it back.
 
-    Return ``None`` if it has nothing by nova-gpu and its flavor asks for nothing.
+    Return ``None`` if it has nothing by nova-gpu, its flavor asks for nothing, and no move that has
+    not ended may bring it something back.
 
     :param aliases: those of the host, with the functions that each gives
     :param types: those of mediated devices that stock Nova will make on this host
     :param preferred: the names of the aliases to give a function by, if several give it
     """
-    if not (instance.counted or instance.slots or _asks(instance)):
+    if not (instance.counted or instance.slots or instance.moved or _asks(instance)):
         return None
     kinds = {slot: _kind(slot, hardware) for slot in sorted(instance.slots)}
     mediated = {
@@ -91,6 +92,40 @@ def judge(
         tuple(obstacles),
         tuple(sorted((others & domain.functions) - functions.keys() - instance.recorded.keys())),
     )
+
+
+def judge_shelved(
+    instance: Instance, aliases: Collection[Alias], preferred: Collection[str] = ()
+) -> Leaving | None:
+    """Return how a shelved instance is given back; ``None`` if it does not ask for GPUs.
+
+    The alias is one that says to nova-gpu what its flavor says, but for the number.
+    """
+    specs = instance.extra_specs
+    numbers = {names.GPUS, names.VGPUS}
+    count = next((specs[name].split()[-1] for name in numbers & specs.keys()), None)
+    if count is None:
+        return None
+    own = {name: specs[name] for name in specs if name in _OWN and name not in numbers}
+    giving = sorted(
+        alias.name
+        for alias in aliases
+        if own == {name: alias.set[name] for name in alias.set if name not in numbers}
+        and alias.set.keys() & numbers == specs.keys() & numbers
+    )
+    giving = [name for name in giving if name in preferred] or giving
+    obstacles = [*takeover.of_task(instance)]
+    if len(giving) != 1:
+        remedy = "name one with --alias" if giving else "unshelve it on a host with nova-gpu"
+        names_of = ", ".join(giving) or "none"
+        obstacles.append(
+            Obstacle(f"aliases of this host that say what it asks for: {names_of}", remedy)
+        )
+    texts = [specs[names.PCI_ALIAS]] if names.PCI_ALIAS in specs else []
+    properties = {names.PCI_ALIAS: ",".join([*texts, *(f"{name}:{count}" for name in giving[:1])])}
+    classes = (names.RESOURCE_CLASS, names.VGPU_RESOURCE_CLASS)
+    removed = tuple(name for name in specs if name in _OWN or _asks_for(classes, name))
+    return Leaving(instance, {}, {}, properties, removed, tuple(obstacles))
 
 
 def _others(instance: Instance, hardware: Hardware) -> frozenset[PciAddress]:
@@ -178,7 +213,7 @@ def _of_devices(
     domain: Domain,
 ) -> Iterator[Obstacle]:
     resize = "resize it to a flavor without GPUs, or delete it"
-    if not functions and not kinds:
+    if not (functions or kinds or instance.moved):
         yield Obstacle("its flavor asks for GPUs, and it has none now", f"start it, or {resize}")
     for slot, kind in kinds.items():
         if kind not in (Kind.MEDIATED, *_VIRTUAL_FUNCTIONS):

@@ -13,6 +13,7 @@ from nova_gpu.core.model import GPU, PciAddress, Product
 from nova_gpu.core.topology import choose, nearness, topology
 from nova_gpu.core.vgpu.vgpu import FUNCTION_TYPE, Kind, Slot, device_uuid
 from nova_gpu.stock.core.holding import (
+    Alias,
     Choice,
     Domain,
     Hardware,
@@ -40,8 +41,8 @@ def judge(instance: Instance, domains: Mapping[str, Domain], hardware: Hardware)
     """Return what the instance has by stock Nova and what is in the way of taking it over.
 
     Return ``None`` if it has no GPU of this host by stock Nova, and lacks none. A takeover that has
-    begun may have left no more than requests to remove: the cards are those that it has counted,
-    too.
+    begun may have left no more than some of Nova's records: the cards are those that it has
+    counted, too.
 
     :param domains: all domains of the host by uuid, those of other programs included
     """
@@ -55,7 +56,13 @@ def judge(instance: Instance, domains: Mapping[str, Domain], hardware: Hardware)
         and (function in instance.recorded or not {function, of_gpus[function]} & ours)
     }
     whole_functions = {function for function in functions if not _is_virtual(function, hardware)}
-    counted = instance.counted if instance.unfinished else frozenset()
+    # Of a takeover that has begun Nova's records are left.
+    virtual = {slot.parent for slot in instance.slots} - hardware.gpus.keys()
+    is_begun = any(
+        {item, of_gpus.get(item)} & instance.counted or item in virtual
+        for item in instance.recorded
+    )
+    counted = instance.counted if is_begun else frozenset()
     missing = sorted(counted - hardware.gpus.keys())
     own = {of_gpus[function] for function in whole_functions} | (counted & hardware.gpus.keys())
     cards = tuple(sorted(own))
@@ -66,10 +73,10 @@ def judge(instance: Instance, domains: Mapping[str, Domain], hardware: Hardware)
         **_mediated_slots(instance, domain, mediated),
         **function_slots(functions - whole_functions, hardware),
     }
-    if instance.unfinished:
+    if is_begun:
         slots |= {slot: of_gpus.get(slot.parent, slot.parent) for slot in instance.slots}
     absence = [*_of_absent_vgpus(instance, domain)]
-    if not (functions or cards or slots or instance.unfinished or absence):
+    if not (functions or cards or slots or absence):
         return None
     aliases = {instance.recorded.get(function) for function in functions} - {None}
     obstacles = [
@@ -82,7 +89,7 @@ def judge(instance: Instance, domains: Mapping[str, Domain], hardware: Hardware)
         *_of_slots(instance.uuid, slots, domains, hardware),
         *_of_products("cards", cards, hardware),
         *_of_products("vGPUs", set(slots.values()), hardware),
-        *_of_counted(instance, missing, cards, slots),
+        *_of_counted(instance, missing, cards, slots, is_begun=is_begun),
     ]
     stock = [hardware.providers.get(item.parent, Provider("")) for item in mediated.values()]
     left, removed = _without(instance.extra_specs, aliases, stock if slots else ())
@@ -99,6 +106,34 @@ def judge(instance: Instance, domains: Mapping[str, Domain], hardware: Hardware)
         tuple(dict.fromkeys(obstacles)),
         _choice(cards, domains, hardware),
     )
+
+
+def judge_shelved(instance: Instance, aliases: Collection[Alias]) -> Holding | None:
+    """Return how a shelved instance is taken over; ``None`` if it asks by none of *aliases*."""
+    counts = alias_counts(instance.extra_specs)
+    own = [alias for alias in aliases if alias.name in counts]
+    if not own:
+        return None
+    obstacles = [*of_task(instance)]
+    if len(own) > 1 or not own[0].set:
+        by = ", ".join(alias.name for alias in own)
+        obstacles.append(
+            Obstacle(f"its flavor asks for GPUs of several products, by {by}", "unshelve it")
+        )
+    properties = dict(own[0].set)
+    for name in properties.keys() & {names.GPUS, names.VGPUS}:
+        properties[name] = f"= {counts[own[0].name]}"
+    left, removed = _without(instance.extra_specs, {alias.name for alias in own}, ())
+    return Holding(
+        *(instance, (Way.ALIAS,), (), {}, frozenset()),
+        *(frozenset(alias.name for alias in own), {**properties, **left}, removed, obstacles),
+    )
+
+
+def alias_counts(extra_specs: Mapping[str, str]) -> dict[str, int]:
+    """Return how many devices a flavor asks for by each alias: ``a2:1,nic:2``."""
+    texts = (text.partition(":") for text in extra_specs.get(names.PCI_ALIAS, "").split(","))
+    return {name.strip(): int(count) for name, _, count in texts if count.strip().isdigit()}
 
 
 def _is_virtual(function: PciAddress, hardware: Hardware) -> bool:
@@ -197,13 +232,18 @@ def of_state(instance: Instance) -> Iterator[Obstacle]:
         )
     if instance.migration is not None:
         yield Obstacle(f"a migration of it is {instance.migration}", _WAIT)
-    if instance.task_state is not None:
-        yield Obstacle(f"it has the task {instance.task_state}", _WAIT)
+    yield from of_task(instance)
     if instance.vm_state not in SETTLED:
         yield Obstacle(
             f"its state is {instance.vm_state}",
             f"bring it into one of {', '.join(SETTLED)}, or delete it",
         )
+
+
+def of_task(instance: Instance) -> Iterator[Obstacle]:
+    """Yield the task that the instance has."""
+    if instance.task_state is not None:
+        yield Obstacle(f"it has the task {instance.task_state}", _WAIT)
 
 
 def _of_absent_vgpus(instance: Instance, domain: Domain) -> Iterator[Obstacle]:
@@ -269,13 +309,15 @@ def _of_counted(
     missing: Iterable[PciAddress],
     cards: Collection[PciAddress],
     slots: Collection[Slot],
+    *,
+    is_begun: bool,
 ) -> Iterator[Obstacle]:
     for card in missing:
         yield Obstacle(
             f"nova-gpu counts {card} for it, which this host does not have", "see nova-gpu verify"
         )
     others = (instance.counted - {*cards}) | (instance.slots - {*slots})
-    if (cards or slots) and not instance.unfinished and others:
+    if (cards or slots) and not is_begun and others:
         yield Obstacle(
             "it has GPUs by nova-gpu as well, and a flavor asks for cards of one kind",
             "resize it to a flavor that asks nova-gpu for all of them",

@@ -7,10 +7,10 @@ not done, and finds out what there is before it: a takeover that was interrupted
 
 For each instance, a card is first counted in Placement for nova-gpu's group, and no longer for
 stock Nova's device, in one request (``POST /reshaper``). Then its request spec is changed, and
-after it the instance's own records, in one write of the database. Nova's rows of the PCI functions
-go after that, and last the requests by which they were given: Nova fails on a row without its
-request.
-Until they go these rows keep the card from other instances of stock Nova, and from the first step
+after it the instance's own records, in one write of the database, without the requests by which
+stock Nova gave it the functions. Nova's rows of these go last; if this ends before, nova-gpu's
+driver removes them when it starts (:mod:`nova_gpu.virt.usage.stock_records`). Until they go these
+rows keep the card from other instances of stock Nova, and from the first step
 on nova-gpu's group has no free card: its inventory is reserved but for what is counted, until
 nova-compute offers the others.
 """
@@ -28,17 +28,23 @@ from nova import context as nova_context
 from nova import exception as nova_exception
 from nova import objects
 from nova.compute import provider_tree
-from nova.pci import manager as pci_manager
 from nova.virt.libvirt import host as libvirt_host
 
-from nova_gpu.core import boundary, device, exception
+from nova_gpu import notifications
+from nova_gpu.conf import CONF
+from nova_gpu.core import device, exception, names
 from nova_gpu.core.device import Device
+from nova_gpu.core.model import PciAddress, Product
 from nova_gpu.core.placement import inventory
+from nova_gpu.notifications import EventType
 from nova_gpu.stock.core.holding import Holding, NotTakenOver, Way
 from nova_gpu.stock.virt import definitions, providers, records
 from nova_gpu.stock.virt.shadow import Group, Shadow
-from nova_gpu.virt.inventory import pool
+from nova_gpu.virt.inventory import discovery, pool
+from nova_gpu.virt.usage import stock_records
 
+# By consumer
+Allocations = dict[str, Any]
 # Another process, such as the scheduler, may write to the providers meanwhile.
 _ATTEMPTS = 3
 
@@ -74,6 +80,7 @@ class Takeover:
         self._groups = report.groups
         self._mediating = report.mediating
         cards = (card.gpu for card in report.cards)
+        self._products = products_of(report)
         self._functions = frozenset(function for card in cards for function in card.functions)
         own = {leaving.instance.uuid: leaving.instance.slots for leaving in report.leavings}
         for holding in report.holdings:
@@ -86,6 +93,31 @@ class Takeover:
             undefine = functools.partial(definitions.remove, self._host, uuid, slots)
             yield restoring(self._context, uuid, self._node.host, undefine)
 
+    def ended(self) -> Iterator[Step]:
+        """Yield the step that ends the providers of vGPUs that stock Nova has left.
+
+        Without an instance nothing else does. It is the time: Nova's tracker fails on a provider
+        that is removed while nova-compute runs.
+        """
+        if self._mediating:
+            yield Step("remove stock Nova's providers that nothing uses", self.clear)
+
+    def _unused(self, tree: provider_tree.ProviderTree) -> Iterator[str]:
+        for provider in tree.get_provider_uuids(self._node.uuid):
+            name = tree.data(provider).name
+            function = names.parse_stock_provider_name(self._node.hypervisor_hostname, name)
+            if function in self._mediating and not discovery.is_divided_by_nova(function):
+                answer = self._client.get_allocations_for_resource_provider(self._context, provider)
+                if not answer.allocations:
+                    yield provider
+
+    def clear(self) -> None:
+        """Remove stock Nova's providers of vGPUs of which nothing has anything."""
+        tree = tree_of(self._context, self._client, self._node)
+        for provider in list(self._unused(tree)):
+            tree.remove(provider)
+        self._client.update_from_provider_tree(self._context, tree)
+
     def steps(self, holding: Holding) -> Iterator[Step]:
         """Yield the steps of one instance's takeover, in their order.
 
@@ -95,38 +127,57 @@ class Takeover:
         :param holding: the instance, which has no obstacle
         """
         uuid = holding.instance.uuid
+        if holding.instance.is_shelved:
+            yield Step(f"{uuid}: change its request spec", lambda: self.respecify(holding))
+            yield Step(f"{uuid}: change its flavor", lambda: self.record(holding))
+            return
         gpus = ", ".join(map(str, holding.devices))
         yield Step(f"{uuid}: count {gpus} for nova-gpu in Placement", lambda: self.count(holding))
         yield Step(f"{uuid}: change its request spec", lambda: self.respecify(holding))
         if Way.MEDIATED in holding.ways:
             yield Step(f"{uuid}: let libvirt define none of {gpus}", lambda: self.undefine(holding))
         yield Step(f"{uuid}: change its flavor and its records", lambda: self.record(holding))
-        if Way.ALIAS in holding.ways or holding.instance.unfinished:
+        if Way.ALIAS in holding.ways:
             yield Step(
                 f"{uuid}: remove stock Nova's records of {gpus}", lambda: self.forget(holding)
             )
-            yield Step(f"{uuid}: remove its requests of an alias", lambda: self.finish(holding))
 
     def count(self, holding: Holding) -> None:
         """Count the instance's GPUs for their group in Placement, no longer for stock Nova."""
         settled(self._context, holding.instance.uuid, self._node.host)
-        request_spec(self._context, holding.instance.uuid)
+        records.request_spec(self._context, holding.instance.uuid)
         recount(
             *(self._context, self._client, self._node),
+            lambda tree: self._read(holding.instance.uuid, tree),
             lambda tree, allocations: self._recounted(holding, tree, allocations),
         )
+
+    def _read(self, uuid: str, tree: provider_tree.ProviderTree) -> tuple[Allocations, Allocations]:
+        """Return the instance's allocation, and with it what others have of the host's GPUs.
+
+        There is a request for each provider of GPUs. Nova's own method has one for each consumer.
+        """
+        own = {uuid: self._client.get_allocs_for_consumer(self._context, uuid)}
+        every: Allocations = {}
+        for provider in tree.get_provider_uuids(self._node.uuid):
+            name, node = tree.data(provider).name, self._node.hypervisor_hostname
+            if not (providers.function_of(name) or names.parse_provider_name(node, name)):
+                continue
+            answer = self._client.get_allocations_for_resource_provider(self._context, provider)
+            for consumer, item in answer.allocations.items():
+                every.setdefault(consumer, {"allocations": {}})["allocations"][provider] = item
+        return own, every | own
 
     def _recounted(
         self, holding: Holding, tree: provider_tree.ProviderTree, allocations: dict[str, Any]
     ) -> bool:
         """Change *tree* and *allocations* for the instance; return whether something changed."""
         uuid = holding.instance.uuid
-        consumer = allocations.get(uuid)
-        if consumer is None:
+        own = allocations[uuid]["allocations"]
+        if not own:
             reason = "Placement counts nothing for it on this host"
             remedy = "see nova-manage placement heal_allocations"
             raise NotTakenOver(uuid, reason, remedy)
-        own = consumer["allocations"]
         before = copy.deepcopy(own)
         # Nova counts a virtual function on the provider of its card, a mediated device on that of
         # the function where it was made.
@@ -178,7 +229,7 @@ class Takeover:
 
         This comes before its own records, by which a second run finds it.
         """
-        instance = settled(self._context, holding.instance.uuid, self._node.host)
+        instance = self._settled(holding)
         flavor = renamed(instance.flavor, holding.set, holding.unset)
         requests = other_requests(instance, holding.aliases)
         respecify(self._context, instance.uuid, flavor, requests)
@@ -190,7 +241,7 @@ class Takeover:
 
     def record(self, holding: Holding) -> None:
         """Write the instance's GPUs, its flavor and its requests, in one write of the database."""
-        instance = settled(self._context, holding.instance.uuid, self._node.host)
+        instance = self._settled(holding)
         tree = tree_of(self._context, self._client, self._node)
         own = [
             pool.resource(tree.data(self._group_of(holding, dev).provider).uuid, dev)
@@ -198,49 +249,44 @@ class Takeover:
         ]
         others = [item for item in instance.resources or () if item not in own]
         flavor = renamed(instance.flavor, holding.set, holding.unset)
-        requests = _marked(instance, holding.aliases)
+        requests = other_requests(instance, holding.aliases)
+        former = stock_records.devices(instance.resources)
         write(self._context, instance, flavor, requests, [*others, *own])
+        news = [dev for dev in holding.devices if dev not in former]
+        notify(EventType.CLAIM, instance, news, self._products)
+
+    def _settled(self, holding: Holding) -> objects.Instance:
+        host = None if holding.instance.is_shelved else self._node.host
+        return settled(self._context, holding.instance.uuid, host)
 
     def forget(self, holding: Holding) -> None:
         """Remove Nova's rows of the instance's PCI functions, as its own tracker does."""
-        uuid = holding.instance.uuid
-        tracker = pci_manager.PciDevTracker(self._context, self._node)
         own = set(map(str, holding.functions))
-        rows = [row for row in tracker.pci_devs if row.address in own and row.instance_uuid == uuid]
-        for row in rows:
-            tracker.free_device(row, {"uuid": uuid})
-        # Nova reads removed rows too when it looks for an instance's functions.
-        tracker.save(self._context)
-        for row in rows:
-            row.remove()
-        tracker.save(self._context)
-
-    def finish(self, holding: Holding) -> None:
-        """Remove the requests of an alias that nova-gpu has replaced."""
-        instance = settled(self._context, holding.instance.uuid, self._node.host)
-        instance.pci_requests = other_requests(instance)
-        instance.save()
+        stock_records.remove(
+            *(self._context, self._node, holding.instance.uuid), lambda row: row.address in own
+        )
 
 
 def recount(
     context: nova_context.RequestContext,
     client: Any,
     node: objects.ComputeNode,
-    change: Callable[[provider_tree.ProviderTree, dict[str, Any]], bool],
+    read: Callable[[provider_tree.ProviderTree], tuple[Allocations, Allocations]],
+    change: Callable[[provider_tree.ProviderTree, Allocations], bool],
 ) -> None:
-    """Change the node's providers and all allocations from them in one request to Placement.
+    """Change the node's providers and allocations from them in one request to Placement.
 
-    :param change: change the tree and the allocations, which are by consumer; return whether
-        something has changed
+    :param read: return the allocations that are written, and these among all others, by consumer
+    :param change: change the tree and the allocations; return whether something has changed
     :raises PlacementFailed: if Placement refuses, or others write to the providers at each attempt
     """
     for _ in range(_ATTEMPTS):
         tree = tree_of(context, client, node)
-        allocations = client.get_allocations_for_provider_tree(context, node.hypervisor_hostname)
+        written, allocations = read(tree)
         if not change(tree, allocations):
             return
         try:
-            client.update_from_provider_tree(context, tree, allocations=allocations)
+            client.update_from_provider_tree(context, tree, allocations=written)
         except (
             nova_exception.PlacementReshapeConflict,
             nova_exception.ResourceProviderUpdateConflict,
@@ -265,6 +311,24 @@ def _reserve_rest(
     tree.update_inventory(provider, counts)
 
 
+def products_of(report: Shadow) -> dict[PciAddress, Product]:
+    """Return the product of each card of the host."""
+    return {card.gpu.address: card.gpu.product for card in report.cards}
+
+
+def notify(
+    event_type: EventType,
+    instance: objects.Instance,
+    devices: Iterable[Device],
+    products: Mapping[PciAddress, Product],
+) -> None:
+    """Send that the instance has got *devices* by nova-gpu, or has them no longer."""
+    cards = {dev: device.card_of(device.function(dev), products) for dev in devices}
+    named = {dev: products[card] for dev, card in cards.items() if card is not None}
+    for event in notifications.of_devices(event_type, named, CONF.host):
+        notifications.emit(event.of(instance.uuid, instance.project_id))
+
+
 def usage(allocations: Mapping[str, Any], provider: str, resource_class: str) -> int:
     """Return how much of a provider's resource the *allocations* of all consumers have."""
     of_provider = (item["allocations"].get(provider, {}) for item in allocations.values())
@@ -280,9 +344,10 @@ def tree_of(
     )
 
 
-def settled(context: nova_context.RequestContext, uuid: str, host: str) -> objects.Instance:
+def settled(context: nova_context.RequestContext, uuid: str, host: str | None) -> objects.Instance:
     """Return the instance as it is now.
 
+    :param host: the one that it is to be on, ``None`` for a shelved instance
     :raises NotTakenOver: if it is gone, is not on *host* any more, has a task, or is being moved
     """
     try:
@@ -337,15 +402,9 @@ def respecify(
     flavor: objects.Flavor,
     requests: objects.InstancePCIRequests,
 ) -> None:
-    """Write a flavor and requests into the request by which Nova schedules the instance.
-
-    The providers that an instance's own requests name are left out: Placement chooses others.
-    """
-    if (spec := request_spec(context, uuid)) is not None:
-        spec.flavor, spec.pci_requests = flavor, copy.deepcopy(requests)
-        for item in (item for request in spec.pci_requests.requests for item in request.spec):
-            item.pop("rp_uuids", None)
-        spec.save()
+    """Write a flavor and requests into the request by which Nova schedules the instance."""
+    if (spec := records.request_spec(context, uuid)) is not None:
+        stock_records.respecify(spec, flavor, requests)
 
 
 def restoring(
@@ -358,7 +417,7 @@ def restoring(
 
     :param define: make libvirt's definitions of its mediated devices what they were
     """
-    spec = request_spec(context, uuid)
+    spec = records.request_spec(context, uuid)
     try:
         flavor = objects.Instance.get_by_uuid(context, uuid, expected_attrs=["flavor"]).flavor
     except nova_exception.InstanceNotFound:
@@ -379,27 +438,6 @@ def restoring(
     yield Step(f"{uuid}: take back what was begun the other way", restore)
 
 
-def request_spec(context: nova_context.RequestContext, uuid: str) -> objects.RequestSpec | None:
-    """Return the request by which Nova schedules the instance.
-
-    Return ``None`` if there is none, as of instances from before Nova kept them.
-
-    :raises NotTakenOver: if the conductor that this host asks does not have them. They are in the
-        API's database, which a cell's conductor may lack.
-    """
-    try:
-        with boundary.crossed(nova_exception.RequestSpecNotFound):
-            return objects.RequestSpec.get_by_instance_uuid(context, uuid)
-    except nova_exception.RequestSpecNotFound:
-        return None
-    except boundary.Failure as error:
-        raise NotTakenOver(
-            uuid,
-            f"nova-conductor does not read its request spec: {error.first_line}",
-            "set [api_database]connection for the conductor of this host's cell while this runs",
-        ) from error
-
-
 def renamed(
     flavor: objects.Flavor, properties: Mapping[str, str], removed: Collection[str]
 ) -> objects.Flavor:
@@ -417,24 +455,8 @@ def requests_of(instance: objects.Instance) -> Any:
     return instance.pci_requests.obj_clone()
 
 
-def _marked(instance: objects.Instance, aliases: Collection[str]) -> Any:
-    """Return a copy of the instance's requests, with those by *aliases* marked as replaced."""
+def other_requests(instance: objects.Instance, aliases: Collection[str]) -> Any:
+    """Return a copy of the instance's requests without those of *aliases*."""
     requests = requests_of(instance)
-    for request in requests.requests:
-        if request.alias_name in aliases:
-            request.alias_name, request.requester_id = None, instance.uuid
-    return requests
-
-
-def other_requests(instance: objects.Instance, aliases: Collection[str] = ()) -> Any:
-    """Return a copy of the instance's requests without those that nova-gpu replaces.
-
-    :param aliases: those whose requests it is about to replace, besides those that it has replaced
-    """
-    requests = requests_of(instance)
-    requests.requests = [
-        request
-        for request in requests.requests
-        if request.alias_name not in aliases and not records.is_replaced(request, instance)
-    ]
+    requests.requests = [item for item in requests.requests if item.alias_name not in aliases]
     return requests

@@ -6,11 +6,11 @@ Whole cards come by an alias, mediated devices by ``[devices]enabled_mdev_types`
 The guests stay as they are, and nova-compute does not run, as in
 :mod:`nova_gpu.stock.virt.adoption`. All instances of a host are given back together, because stock
 Nova takes every card in ``[pci]device_spec`` that it has no record of for free. So Nova's records
-of the PCI functions come first, for all instances, each after the request by which it is given.
-Then the instances' request specs and their own records are changed, and last what stock Nova would
-give besides and what Placement counts.
+of the PCI functions come first, for all instances. Then the instances' request specs and their own
+records, with the requests of these functions, are changed, and last what stock Nova would give
+besides and what Placement counts.
 Killed between, it goes on from there; nova-compute with nova-gpu's driver may be started in
-between.
+between, which removes the records of functions that are still its own.
 """
 
 from __future__ import annotations
@@ -38,11 +38,13 @@ from nova_gpu.core.placement import inventory
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vgpu import sriov
-from nova_gpu.stock.core.holding import Leaving, NotTakenOver, Way
+from nova_gpu.notifications import EventType
+from nova_gpu.stock.core.holding import Leaving, NotTakenOver, Stranger, Way
 from nova_gpu.stock.virt import adoption, aliases, definitions, providers, records
-from nova_gpu.stock.virt.adoption import Step
+from nova_gpu.stock.virt.adoption import Allocations, Step
 from nova_gpu.stock.virt.shadow import Shadow
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
+from nova_gpu.virt.usage import stock_records
 
 
 class GivingBack:
@@ -69,6 +71,7 @@ class GivingBack:
         self._holdings = report.holdings
         self._mediated = report.mediated
         self._roots = roots
+        self._products = adoption.products_of(report)
 
     def steps(self, leavings: Iterable[Leaving]) -> Iterator[Step]:
         """Yield all steps in their order; each raises what those of a takeover raise.
@@ -92,11 +95,13 @@ class GivingBack:
     def _first(self, leaving: Leaving) -> Iterator[Step]:
         own = leaving.instance.uuid
         if leaving.functions:
-            yield Step(f"{own}: add its requests of aliases", lambda: self.ask(leaving))
             yield Step(f"{own}: add stock Nova's records", lambda: self.remember(leaving))
 
     def _then(self, leaving: Leaving) -> Iterator[Step]:
         own = leaving.instance.uuid
+        if leaving.instance.is_shelved:
+            yield Step(f"{own}: change its request spec and its flavor", lambda: self.ask(leaving))
+            return
         yield Step(f"{own}: change its request spec", lambda: self.respecify(leaving))
         if leaving.mediated:
             yield Step(
@@ -105,26 +110,14 @@ class GivingBack:
         yield Step(f"{own}: change its flavor and its records", lambda: self.record(leaving))
 
     def ask(self, leaving: Leaving) -> None:
-        """Add a request of each alias that Nova does not render yet, unless it is there.
-
-        Those of a takeover that has begun stay until no row is of them.
-        """
-        instance = adoption.settled(self._context, leaving.instance.uuid, self._node.host)
-        adoption.request_spec(self._context, instance.uuid)
+        """Let a shelved instance ask by its aliases, which takes no device."""
+        instance = adoption.settled(self._context, leaving.instance.uuid, None)
+        flavor = adoption.renamed(instance.flavor, leaving.set, leaving.unset)
         requests = adoption.requests_of(instance)
-        words = ",".join(f"{alias}:{count}" for alias, count in leaving.counts.items())
-        flavor = objects.Flavor(extra_specs={names.PCI_ALIAS: words})
-        policy = hardware.get_pci_numa_policy_constraint(instance.flavor, instance.image_meta)
-        with aliases.accepted():
-            added = pci_request.get_pci_requests_from_flavor(flavor, policy).requests
-        for request in added:
-            request.request_id = _request_id(instance.uuid, request.alias_name)
-            request.alias_name, request.requester_id = None, instance.uuid
-        own = {request.request_id for request in added}
-        others = [request for request in requests.requests if request.request_id not in own]
-        requests.requests = [*others, *added]
-        instance.pci_requests = requests
-        instance.save()
+        ports = [request for request in requests.requests if request.alias_name is None]
+        requests.requests = [*ports, *_requests(instance, flavor)]
+        adoption.respecify(self._context, instance.uuid, flavor, requests)
+        adoption.write(self._context, instance, flavor, requests, ())
 
     def remember(self, leaving: Leaving) -> None:
         """Add Nova's row of each card and function, as allocated to the instance.
@@ -132,6 +125,7 @@ class GivingBack:
         :raises NotTakenOver: if Nova counts one for another instance
         """
         instance = adoption.settled(self._context, leaving.instance.uuid, self._node.host)
+        records.request_spec(self._context, instance.uuid)
         rows = objects.PciDeviceList.get_by_compute_node(self._context, self._node.id)
         by_address = {row.address: row for row in rows}
         for function, alias in leaving.functions.items():
@@ -167,7 +161,7 @@ class GivingBack:
 
     def _excluded(self, row: objects.PciDevice) -> Collection[PciAddress]:
         """Return the functions that Nova gives to no instance while one has that of *row*."""
-        if row.status not in records.TAKEN:
+        if row.status not in stock_records.TAKEN:
             return ()
         if row.dev_type == fields.PciDeviceType.SRIOV_VF and row.parent_addr:
             return (PciAddress.parse(row.parent_addr),)
@@ -222,11 +216,20 @@ class GivingBack:
         others = [item for item in instance.resources or () if item.identifier not in own]
         flavor = adoption.renamed(instance.flavor, leaving.set, leaving.unset)
         requests = _by_alias(instance, leaving)
+        had = stock_records.devices(instance.resources)
         adoption.write(self._context, instance, flavor, requests, others)
+        gone = [dev for dev in had if str(dev) in own]
+        adoption.notify(EventType.RELEASE, instance, gone, self._products)
 
     def uncount(self) -> None:
         """Remove nova-gpu's groups from Placement; count mediated devices for stock Nova."""
-        adoption.recount(self._context, self._client, self._node, self._uncounted)
+
+        def read(_: provider_tree.ProviderTree) -> tuple[Allocations, Allocations]:
+            node = self._node.hypervisor_hostname
+            every = self._client.get_allocations_for_provider_tree(self._context, node)
+            return every, every
+
+        adoption.recount(self._context, self._client, self._node, read, self._uncounted)
 
     def _uncounted(self, tree: provider_tree.ProviderTree, allocations: dict[str, Any]) -> bool:
         name = self._node.hypervisor_hostname
@@ -261,20 +264,14 @@ class GivingBack:
         return str(tree.data(name).uuid)
 
     def _check_here(self, consumer: str) -> None:
-        """Check that an instance for which Placement counts GPUs is on this host.
+        """Check that a consumer of GPUs is an instance of this host; others have no step here.
 
-        One that waits for nova-compute to be built would be started by stock Nova without them.
-
-        :raises NotTakenOver: if it is not
+        :raises Stranger: if it is not
         """
         with contextlib.suppress(nova_exception.InstanceNotFound):
-            if objects.Instance.get_by_uuid(self._context, consumer).host != self._node.host:
-                raise NotTakenOver(
-                    consumer,
-                    "Placement counts GPUs here for it, and it is not on this host",
-                    "start nova-compute with nova-gpu's driver, which builds or removes it, and "
-                    "run this command again then",
-                )
+            if objects.Instance.get_by_uuid(self._context, consumer).host == self._node.host:
+                return
+        raise Stranger(consumer)
 
 
 def _request_id(instance_uuid: str, alias: str | None) -> str:
@@ -282,12 +279,23 @@ def _request_id(instance_uuid: str, alias: str | None) -> str:
     return str(uuid.uuid5(uuid.UUID(instance_uuid), str(alias)))
 
 
+def _requests(instance: objects.Instance, flavor: objects.Flavor) -> list[Any]:
+    """Return the requests of the flavor's aliases."""
+    policy = hardware.get_pci_numa_policy_constraint(instance.flavor, instance.image_meta)
+    with aliases.accepted():
+        return list(pci_request.get_pci_requests_from_flavor(flavor, policy).requests)
+
+
 def _by_alias(instance: objects.Instance, leaving: Leaving) -> Any:
     """Return a copy of the instance's requests; stock Nova gives by aliases what nova-gpu gave."""
-    aliases_by_id = {_request_id(instance.uuid, alias): alias for alias in leaving.counts}
-    requests = adoption.requests_of(instance)
-    added = [request for request in requests.requests if request.request_id in aliases_by_id]
+    words = ",".join(f"{alias}:{count}" for alias, count in leaving.counts.items())
+    added = _requests(
+        instance, objects.Flavor(extra_specs={names.PCI_ALIAS: words} if words else {})
+    )
     for request in added:
-        request.alias_name, request.requester_id = aliases_by_id[request.request_id], None
-    requests.requests = [*adoption.other_requests(instance).requests, *added]
+        request.request_id = _request_id(instance.uuid, request.alias_name)
+    own = {request.request_id for request in added}
+    requests = adoption.requests_of(instance)
+    others = [request for request in requests.requests if request.request_id not in own]
+    requests.requests = [*others, *added]
     return requests

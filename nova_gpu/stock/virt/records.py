@@ -7,17 +7,18 @@ import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 
 from nova import context as nova_context
+from nova import exception as nova_exception
 from nova import objects
-from nova.objects import fields
 
-from nova_gpu.core import device, exception
+from nova_gpu.core import boundary, device, exception
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import PciAddress
-from nova_gpu.stock.core.holding import Instance
+from nova_gpu.stock.core.holding import SHELVED, Instance, NotTakenOver, Obstacle
+from nova_gpu.virt.usage import stock_records
 
 # What is read of an instance, and what a takeover changes
 ATTRIBUTES = ["flavor", "pci_requests", "resources"]
-TAKEN = (fields.PciDeviceStatus.ALLOCATED, fields.PciDeviceStatus.CLAIMED)
+_READ = [*ATTRIBUTES, "migration_context"]
 
 
 def read(context: nova_context.RequestContext, host: str, nodename: str) -> list[Instance]:
@@ -29,7 +30,7 @@ def read(context: nova_context.RequestContext, host: str, nodename: str) -> list
     node = objects.ComputeNode.get_by_host_and_nodename(context, host, nodename)
     rows: dict[str, list[objects.PciDevice]] = {}
     for row in objects.PciDeviceList.get_by_compute_node(context, node.id):
-        if row.status in TAKEN and row.instance_uuid:
+        if row.status in stock_records.TAKEN and row.instance_uuid:
             rows.setdefault(row.instance_uuid, []).append(row)
     migrations = {
         migration.instance_uuid: migration.status
@@ -37,7 +38,7 @@ def read(context: nova_context.RequestContext, host: str, nodename: str) -> list
             context, host, nodename
         )
     }
-    here = objects.InstanceList.get_by_host(context, host, expected_attrs=ATTRIBUTES)
+    here = objects.InstanceList.get_by_host(context, host, expected_attrs=_READ)
     elsewhere = (rows.keys() | migrations.keys()) - {instance.uuid for instance in here}
     return [
         Instance(
@@ -48,29 +49,33 @@ def read(context: nova_context.RequestContext, host: str, nodename: str) -> list
             instance.task_state,
             migrations.get(instance.uuid),
             dict(_functions(instance, rows.get(instance.uuid, ()))),
-            device.cards(_devices(instance)),
-            device.slots(_devices(instance)),
-            any(is_replaced(request, instance) for request in _requests(instance)),
+            device.cards(stock_records.devices(instance.resources)),
+            device.slots(stock_records.devices(instance.resources)),
             None if instance.host == host else instance.host,
+            _of_move(instance) if instance.uuid in migrations else frozenset(),
         )
         for instance in (*here, *_by_uuid(context, elsewhere))
+    ]
+
+
+def shelved(context: nova_context.RequestContext) -> list[Instance]:
+    """Return the instances of the cell that no host has, since they are shelved."""
+    filters = {"vm_state": SHELVED, "deleted": False}
+    return [
+        Instance(
+            *(instance.uuid, instance.flavor.name, dict(instance.flavor.extra_specs)),
+            *(instance.vm_state, instance.task_state),
+        )
+        for instance in objects.InstanceList.get_by_filters(
+            context, filters, expected_attrs=ATTRIBUTES
+        )
     ]
 
 
 def _by_uuid(context: nova_context.RequestContext, uuids: set[str]) -> Iterator[objects.Instance]:
     if uuids:
         filters = {"uuid": sorted(uuids), "deleted": False}
-        yield from objects.InstanceList.get_by_filters(context, filters, expected_attrs=ATTRIBUTES)
-
-
-def is_replaced(request: objects.InstancePCIRequest, instance: objects.Instance) -> bool:
-    """Return whether nova-gpu gives the instance what this request of an alias has asked for.
-
-    A takeover marks such a request until Nova's records of its functions are removed: the instance
-    itself is its requester, and it has no alias. So Nova finds the request of each function
-    (``Instance.get_pci_devices``), and renders none.
-    """
-    return request.alias_name is None and request.requester_id == instance.uuid
+        yield from objects.InstanceList.get_by_filters(context, filters, expected_attrs=_READ)
 
 
 def _requests(instance: objects.Instance) -> Sequence[objects.InstancePCIRequest]:
@@ -89,11 +94,40 @@ def _functions(
             yield PciAddress.parse(row.address), alias
 
 
-def _devices(instance: objects.Instance) -> list[Device]:
-    """Return the cards and vGPUs that the instance has by nova-gpu."""
-    devices = []
-    for resource in instance.resources or ():
-        # Other resources, such as persistent memory, have other identifiers.
-        with contextlib.suppress(exception.InvalidValue):
-            devices.append(device.parse(resource.identifier))
-    return devices
+def _of_move(instance: objects.Instance) -> frozenset[Device]:
+    """Return the cards and vGPUs by nova-gpu that a move takes the instance from, or to."""
+    if (move := instance.migration_context) is None:
+        return frozenset()
+    return frozenset(
+        [*stock_records.devices(move.old_resources), *stock_records.devices(move.new_resources)]
+    )
+
+
+def request_spec(context: nova_context.RequestContext, uuid: str) -> objects.RequestSpec | None:
+    """Return the request by which Nova schedules the instance.
+
+    Return ``None`` if there is none, as of instances from before Nova kept them.
+
+    :raises NotTakenOver: if the conductor that this host asks does not have them. They are in the
+        API's database, which a cell's conductor may lack.
+    """
+    try:
+        with boundary.crossed(nova_exception.RequestSpecNotFound):
+            return objects.RequestSpec.get_by_instance_uuid(context, uuid)
+    except nova_exception.RequestSpecNotFound:
+        return None
+    except boundary.Failure as error:
+        raise NotTakenOver(
+            uuid,
+            f"nova-conductor does not read its request spec: {error.first_line}",
+            "set [api_database]connection for the conductor of this host's cell while this runs",
+        ) from error
+
+
+def unread(context: nova_context.RequestContext, uuid: str) -> Obstacle | None:
+    """Return what is in the way of reading the instance's request, and of changing it."""
+    try:
+        request_spec(context, uuid)
+    except NotTakenOver as error:
+        return error.obstacle
+    return None

@@ -10,7 +10,7 @@ import collections
 import dataclasses
 import functools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from nova import context as nova_context
 
@@ -34,6 +34,7 @@ from nova_gpu.stock.core.holding import (
     Leaving,
     MdevType,
     MediatedDevice,
+    Obstacle,
     Provider,
 )
 from nova_gpu.stock.virt import aliases, providers, records
@@ -42,6 +43,8 @@ from nova_gpu.virt.inventory import card_groups, discovery
 from nova_gpu.virt.usage import domains
 from nova_gpu.virt.verify import gather, gather_host
 from nova_gpu.virt.verify.gather_host import Cards
+
+_Item = TypeVar("_Item", Holding, Leaving)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -87,7 +90,8 @@ class Shadow:
     by nova-gpu. ``strangers`` are the domains with GPUs that are no instances of this host, with
     their cards. ``unread`` are sentences about sources that could not be read. ``mediating`` are
     the functions at which mediated devices are made. ``mediated`` is how many each domain has at a
-    function, of a resource class of stock Nova.
+    function, of a resource class of stock Nova. ``consumers`` are the uuids for which Placement
+    counts GPUs of nova-gpu's groups here, and which are no instances of this host.
     """
 
     node: str | None
@@ -102,6 +106,7 @@ class Shadow:
     mediated: Mapping[str, Mapping[tuple[PciAddress, str], int]] = dataclasses.field(
         default_factory=dict
     )
+    consumers: tuple[str, ...] = ()
 
 
 def look(
@@ -126,6 +131,7 @@ def look(
     named = ask("libvirt", lambda: _domains(sources))
     hardware = ask("sysfs", lambda: _hardware(host, cards))
     instances = stock = known_aliases = None
+    consumers: frozenset[str] = frozenset()
     if nodename is not None:
         read_instances = functools.partial(records.read, context, CONF.host, nodename)
         instances = ask("Nova's database", read_instances)
@@ -136,28 +142,37 @@ def look(
         client = sources.placement
         read_providers = functools.partial(_providers, client, context, nodename, hardware)
         stock = ask("Placement", read_providers)
-    holdings: Iterable[Holding | None] = ()
-    leavings: Iterable[Leaving | None] = ()
+        read_consumers = functools.partial(_consumers, client, context, nodename)
+        consumers = ask("Placement", read_consumers) or consumers
+    holdings: tuple[Holding, ...] = ()
+    leavings: tuple[Leaving, ...] = ()
     users: Mapping[PciAddress, tuple[str, ...]] = {}
     strangers: Mapping[str, tuple[PciAddress, ...]] = {}
     if named is not None and hardware is not None:
         users = _users(named, hardware)
         if instances is not None:
             whole = dataclasses.replace(hardware, providers=stock or {})
-            holdings = (takeover.judge(instance, named, whole) for instance in instances)
-            leavings = (
-                leaving.judge(instance, named, hardware, known_aliases or (), types, preferred)
-                for instance in instances
-            )
+            judged = (takeover.judge(instance, named, whole) for instance in instances)
+            holdings = tuple(filter(None, judged))
+            arguments = named, hardware, known_aliases or (), types, preferred
+            back = (leaving.judge(instance, *arguments) for instance in instances)
+            leavings = tuple(filter(None, back))
             strangers = _strangers(users, {instance.uuid for instance in instances})
+    # One tells of all: the conductor has the API's database, or lacks it.
+    own = [*(it.instance for it in holdings), *(it.instance for it in leavings)]
+    for instance in own[:1]:
+        read_spec = functools.partial(records.unread, context, instance.uuid)
+        if unread := ask("nova-conductor", read_spec):
+            holdings = tuple(_hindered(holding, unread) for holding in holdings)
+            leavings = tuple(_hindered(item, unread) for item in leavings)
     functions = frozenset[PciAddress]().union(*(it.functions for it in (named or {}).values()))
     return Shadow(
         nodename,
         tuple(_groups(nodename, host, cards)),
         tuple(_cards(host, cards, users, _names_by_card(stock or {}, hardware), functions)),
         tuple(alias for alias in known_aliases or () if alias.cards),
-        tuple(holding for holding in holdings if holding),
-        tuple(item for item in leavings if item),
+        holdings,
+        leavings,
         strangers,
         ask.unread,
         frozenset(
@@ -167,6 +182,7 @@ def look(
             if parent.kind is Kind.MEDIATED
         ),
         _counts(named or {}, hardware, types) if hardware else {},
+        tuple(sorted(consumers - {it.uuid for it in instances or () if it.elsewhere is None})),
     )
 
 
@@ -259,6 +275,22 @@ def _providers(
             else Provider(name)
         )
     return providers_by_function
+
+
+def _hindered(item: _Item, obstacle: Obstacle) -> _Item:
+    return dataclasses.replace(item, obstacles=(*item.obstacles, obstacle))
+
+
+def _consumers(client: Any, context: nova_context.RequestContext, nodename: str) -> frozenset[str]:
+    """Return the uuids of all for which Placement counts GPUs of nova-gpu's groups."""
+    root = client.get_provider_by_name(context, nodename)["uuid"]
+    groups = (
+        provider["uuid"]
+        for provider in client.get_providers_in_tree(context, root)
+        if names.parse_provider_name(nodename, provider["name"]) is not None
+    )
+    answers = (client.get_allocations_for_resource_provider(context, group) for group in groups)
+    return frozenset(consumer for answer in answers for consumer in answer.allocations)
 
 
 def _names_by_card(

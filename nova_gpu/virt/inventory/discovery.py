@@ -356,6 +356,11 @@ def selected(card: DividedCard, unfit: Collection[str] = ()) -> DividedCard | No
     return dataclasses.replace(card, types=types) if types else None
 
 
+def is_divided_by_nova(function: PciAddress) -> bool:
+    """Return whether the options let Nova's own driver make vGPUs at *function*."""
+    return any(not places or str(function) in places for _, places in _novas_types())
+
+
 def _novas_own(card: DividedCard) -> str | None:
     """Return which option makes Nova's own driver divide *card* into vGPUs, and the remedy."""
     mediating = {str(a) for a, parent in card.parents.items() if parent.kind is Kind.MEDIATED}

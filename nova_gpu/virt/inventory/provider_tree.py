@@ -28,7 +28,7 @@ from nova_gpu.core.topology import topology
 from nova_gpu.core.topology.topology import Islands
 from nova_gpu.core.vgpu.vgpu import VGPUType
 from nova_gpu.host.state import files
-from nova_gpu.virt.inventory import pool
+from nova_gpu.virt.inventory import discovery, pool
 
 _STANDARD = frozenset(os_traits.get_traits())
 LOG = logging.getLogger(__name__)
@@ -200,6 +200,32 @@ def _reserve_all(tree: nova_provider_tree.ProviderTree, provider_uuid: str) -> N
             for resource_class, record in tree.data(provider_uuid).inventory.items()
         },
     )
+
+
+def reserve_stock(
+    tree: nova_provider_tree.ProviderTree,
+    nodename: str,
+    used: Callable[[str, str], int | None],
+) -> None:
+    """Reserve what is free of stock Nova's providers of vGPUs that it divides no longer.
+
+    Stock Nova leaves them, and nova-gpu's driver makes no vGPU for an instance that Placement sends
+    there. They are not removed: Nova's tracker would fail on a provider that is gone.
+
+    :param used: return how much of a provider's resource class is allocated, ``None`` if unknown
+    """
+    for uuid in tree.get_provider_uuids(name_or_uuid=nodename):
+        provider = tree.data(uuid)
+        function = names.parse_stock_provider_name(nodename, provider.name)
+        if function is None or discovery.is_divided_by_nova(function):
+            continue
+        counts = {}
+        for name, record in provider.inventory.items():
+            amount = used(uuid, name)
+            rest = None if amount is None else max(record["total"] - amount, 0)
+            counts[name] = record if rest is None else {**record, "reserved": rest}
+        if counts != provider.inventory:
+            tree.update_inventory(uuid, counts)
 
 
 def reserve(

@@ -53,6 +53,11 @@ class Proofs:
         # Cleaned devices whose proof could not be written, each with its card, the method of the
         # cleaning, and the uuid of its last instance.
         self._unwritten: dict[Device, tuple[GPU, str, str | None]] = {}
+        self._is_distrusted = False
+
+    def distrust(self) -> None:
+        """Count the devices of the first :meth:`judge` as not clean, whatever their proofs say."""
+        self._is_distrusted = True
 
     def judge(self, cards: Iterable[GPU], shared: Iterable[SharedCard]) -> None:
         """Mark those devices as dirty that have no valid proof and were not here in the last call.
@@ -82,8 +87,10 @@ class Proofs:
         dirty = [
             device
             for device in new
-            if not proofs.holds(self._folder, device, here[device], seen.get(here[device].address))
+            if self._is_distrusted
+            or not proofs.holds(self._folder, device, here[device], seen.get(here[device].address))
         ]
+        self._is_distrusted = False
         self._ledger.was_used(dirty)
         self._judged = judged  # only now: a start takes a judged device for clean or marked
         stale = devices.slots([*dirty, *(before.keys() - here.keys())])

@@ -239,6 +239,13 @@ class Snapshot:
         """Return the devices of instances' last starts that the database may not count yet."""
         return _NO_DEVICE.union(*(start.devices for start in self.last_starts.values()))
 
+    def allocated(self, provider_uuid: str, resource_class: str) -> int | None:
+        """Return how much of a provider's resource is allocated, ``None`` if that is unknown."""
+        if self.allocations is None or provider_uuid not in self.allocations.by_provider:
+            return None
+        consumers = self.allocations.by_provider[provider_uuid]
+        return self.allocations.amount(provider_uuid, resource_class, consumers)
+
     def owners(self, key_by_provider: Mapping[str, GroupKey]) -> dict[Device, Owner]:
         """Return the owner of each device, by the database and by the last starts.
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
+import pathlib
 
+import fixtures
 from nova.conf import CONF as NOVAS
 from nova.pci import request
 from nova.virt.libvirt import driver as libvirt_driver
 from oslo_config import cfg
 from oslo_config import fixture as config_fixture
 
-from nova_gpu.cmd import this_host
+from nova_gpu.cmd import options, this_host
 from nova_gpu.conf import CONF, novas
 from tests.fixtures import commands, hosts
 from tests.fixtures.bases import commands as base
@@ -65,6 +68,17 @@ class MistakesTest(base.CommandTestCase):
             with self.subTest(path.name):
                 self.assertOneLine(said, "--config-file", self.conf, "--config-file", path)
         self.assertOneLine(f"{missing}: no such folder", "--config-dir", missing)
+
+    def test_the_files_of_nova_compute(self) -> None:
+        """Debian's nova-compute.conf overrides nova.conf, and a link to it is not read twice."""
+        home = self.useFixture(fixtures.TempHomeDir()).path
+        folder = pathlib.Path(home, ".nova")
+        folder.mkdir()
+        for name in ("nova", "nova-compute"):
+            (folder / f"{name}.conf").touch()
+        (folder / "nova-gpu.conf").symlink_to("nova-compute.conf")
+        names = [os.path.basename(path) for path in options.default_files("nova-gpu")]
+        self.assertEqual(("nova.conf", 2), (names[0], len(names)))
 
     def test_values(self) -> None:
         path = self.root / "wrong.conf"

@@ -89,6 +89,22 @@ class PlanTest(test.NoDBTestCase):
         counted_holding = dataclasses.replace(kept, instance=counted)
         adopt.check_named(report(counted_holding, cards=(free,)))
 
+    def test_a_scheduler_without_nova_gpu(self) -> None:
+        """It would move the instance without its GPUs."""
+        command = mock.Mock(instances=[], apply=True, shelved=False, with_gpufilter=False)
+        reading = mock.Mock(), report(holding("one"))
+        with (
+            mock.patch.object(adopt.shadow_command, "read", return_value=reading),
+            mock.patch.object(adopt.records, "shelved", return_value=[]),
+            mock.patch.object(adopt, "check_options", side_effect=StopIteration),
+            contextlib.redirect_stdout(io.StringIO()) as out,
+        ):
+            refused = self.assertRaises(adopt.NotReady, adopt.run, command, [])
+            self.assertIn("--with-gpufilter", str(refused))
+            self.assertIn("enable GPUFilter", out.getvalue())
+            self.flags(enabled_filters=["GPUFilter"], group="filter_scheduler")
+            self.assertRaises(StopIteration, adopt.run, command, [])
+
     def test_two_runs_at_once(self) -> None:
         folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
         host = mock.Mock(proofs=folder / "gpu-clean")
@@ -115,6 +131,9 @@ class TakeOverTest(test.NoDBTestCase):
     def begun(self) -> Iterator[Iterator[Step]]:
         for uuid in self.given_back:
             yield iter([Step("back", functools.partial(self._do, uuid, "back"))])
+
+    def ended(self) -> Iterator[Step]:
+        yield from ()
 
     def _do(self, uuid: str, name: str) -> None:
         if error := self.errors.get(uuid):
@@ -177,7 +196,7 @@ class OptionsTest(test.NoDBTestCase):
         adopt.check_options([item], [nic], self.host.roots)
 
     def test_the_driver_is_stock_novas(self) -> None:
-        for driver in ("libvirt.LibvirtDriver", "gpu.SomeDriver", ""):
+        for driver in ("libvirt.LibvirtDriver", "gpu.SomeDriver", "", None):
             self.flags(compute_driver=driver)
             refused = self.assertRaises(adopt.NotReady, self.check)
             self.assertIn("set it to gpu.GPULibvirtDriver", str(refused))

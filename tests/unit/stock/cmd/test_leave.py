@@ -6,6 +6,7 @@ import io
 import json
 import pathlib
 from collections.abc import Iterable, Iterator
+from unittest import mock
 
 import fixtures
 from nova import test
@@ -73,6 +74,13 @@ class CheckTest(test.NoDBTestCase):
         self.assertIn("0000:3b:00.0: stock Nova gives it", line)
         self.assertIn("it is in quarantine", line)
         self.assertEqual([], list(leave.unfit([withheld], [], self.host.roots)))
+
+    def test_one_in_quarantine_that_is_not_clean(self) -> None:
+        """Its quarantine ends first: it is not cleaned before."""
+        host = mock.Mock(proofs=self.host.root / "gpu-clean", roots=self.host.roots)
+        card = Card(GPU(CARD, Product("10de", "25b6"), 0), "it is in quarantine", (), (), "bound")
+        refused = self.assertRaises(adopt.NotReady, leave.check_clean, [card], [A2], host)
+        self.assertIn("it is in quarantine; then start nova-compute", str(refused))
 
     def test_a_domain_that_is_no_instance(self) -> None:
         """Its card is not free, and no other function of that."""

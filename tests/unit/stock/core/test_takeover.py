@@ -163,16 +163,10 @@ class JudgeTest(unittest.TestCase):
             given = instance(slots=frozenset(slots))
             self.assertIsNone(takeover.judge(given, {"mine": attached}, divided_host))
 
-    def test_what_is_left_to_finish(self) -> None:
-        own = instance(counted=frozenset([address(1)]), unfinished=True)
-        holding = self.judge(own, hardware(gpu(1)), domain=has(address(1)))
-        self.assertEqual(((address(1),), frozenset()), (holding.cards, holding.functions))
-        self.assertEqual(("= 1", []), (holding.set["gpus"], list(holding.obstacles)))
-
     def test_records_that_are_gone_in_part(self) -> None:
         """All of its cards stay its own, though Nova's record of one is left."""
         counted = frozenset([address(1), address(2)])
-        own = instance(recorded={address(2): None}, counted=counted, unfinished=True)
+        own = instance(recorded={address(2): None}, counted=counted)
         holding = self.judge(own, hardware(gpu(1), gpu(2)), domain=has(*counted))
         self.assertEqual(("= 2", []), (holding.set["gpus"], list(holding.obstacles)))
         self.assertEqual(frozenset([address(2)]), holding.functions)

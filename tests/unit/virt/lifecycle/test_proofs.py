@@ -54,6 +54,13 @@ class ProofsTest(HostTestCase):
         self.proofs.revoke([self.cards[0].address])
         self.assertEqual({ONE, TWO}, self.dirty())
 
+    def test_another_driver_has_run(self) -> None:
+        self.prove(self.cards[0])
+        known, ledger = self.service()
+        known.distrust()
+        known.judge(self.cards, ())
+        self.assertEqual({ONE, TWO}, set(map(str, ledger.now.used)))
+
     def test_judged_once(self) -> None:
         self.proofs.judge(self.cards, ())
         for card in self.cards:
