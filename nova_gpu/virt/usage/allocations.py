@@ -50,9 +50,11 @@ class Allocations:
 def read(client: Any, nodename: str, instances: Records, last: Allocations) -> Allocations:
     """Read the allocations from Placement; call this in periods, and never in a claim.
 
-    One request returns the generations of all providers of a host, which change with each write to
-    their allocations. The allocations themselves take one request for each provider, which is made
-    only if its generation has changed.
+    One request returns the generations of all providers of a host. The allocations themselves take
+    one request for each provider, which is made only if something may have changed: a new
+    allocation changes the generation, but one that is deleted, or replaced by one from other
+    providers, does not (``_set_allocations`` and ``delete_all`` in Placement's
+    objects/allocation.py).
 
     :param instances: the host's instances, read before
     :param last: the answer before this one
@@ -71,8 +73,8 @@ def read(client: Any, nodename: str, instances: Records, last: Allocations) -> A
         if provider["uuid"] == root or names.parse_provider_name(nodename, provider["name"])
     }
     by_provider = {
-        uuid: last.by_provider[uuid]
-        if last.generations.get(uuid) == generation
+        uuid: {}
+        if last.generations.get(uuid) == generation and not last.by_provider[uuid]
         else _read_one(client, context, uuid)
         for uuid, generation in generations.items()
     }

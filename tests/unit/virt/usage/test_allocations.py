@@ -96,11 +96,14 @@ class AllocationsTest(base.BaseTestCase):
 
     def test_what_has_changed_is_read(self) -> None:
         self.assertEqual([ONE, TWO, NODENAME, ROOT], self.read())
-        self.assertEqual([], self.read())
+        self.assertEqual([ONE, ROOT], self.read())  # TWO had no allocation, and got none
         self.placement.change(TWO, MIGRATION, VGPU=2)
-        self.assertEqual([TWO], self.read())
+        self.assertEqual([ONE, TWO, ROOT], self.read())
         self.assertEqual(2, self.last.gpus(TWO, {INSTANCE, MIGRATION}))
         self.assertEqual(1, self.last.gpus(ONE, {INSTANCE, MIGRATION}))
+        self.placement.consumers[ONE] = {}  # deleted, which leaves the generation as it was
+        self.read()
+        self.assertEqual(0, self.last.gpus(ONE, {INSTANCE}))
         self.assertEqual(0, self.last.gpus("another host's", {INSTANCE}))
 
     def test_a_node_that_is_not_there_yet(self) -> None:
