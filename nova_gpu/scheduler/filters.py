@@ -187,16 +187,9 @@ def _without_gpus(
 
 
 def _stranded(host_state: HostState, spec: objects.RequestSpec, report: Report) -> str | None:
-    # The used amounts of Nova include those that the host reserves for itself.
-    vcpus = host_state.vcpus_total * host_state.cpu_allocation_ratio - host_state.vcpus_used
-    total_mib = host_state.total_usable_ram_mb
-    used_mib = total_mib - host_state.free_ram_mb
-    memory_mib = total_mib * host_state.ram_allocation_ratio - used_mib
+    vcpus, memory_mib = host_reports.left(host_state, spec)
     return fit.stranded(
-        vcpus - spec.vcpus,
-        memory_mib - spec.memory_mb,
-        report.free_cards,
-        report.reserved_per_free_gpu,
+        vcpus.left, memory_mib.left, report.free_cards, report.reserved_per_free_gpu
     )
 
 

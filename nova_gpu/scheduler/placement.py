@@ -19,6 +19,7 @@ from nova.scheduler.client import report
 from nova_gpu.core import exception, names
 from nova_gpu.core.flavor.request import Request
 from nova_gpu.core.flavor.request_group import GroupRequest
+from nova_gpu.core.model import GroupKey
 from nova_gpu.core.placement.inventory import Offer
 from nova_gpu.core.scheduling.reasons import Supply
 
@@ -139,6 +140,19 @@ def node(context: nova_context.RequestContext, name: str) -> str | None:
     url = f"/resource_providers?{parse.urlencode({'name': name})}"
     answer = _get(context, url)["resource_providers"]
     return answer[0]["uuid"] if answer else None
+
+
+def groups(context: nova_context.RequestContext, root: str, nodename: str) -> dict[str, GroupKey]:
+    """Return the groups of GPUs and vGPUs on a compute node, by the UUID of their provider.
+
+    :param root: the UUID of the compute node's provider
+    """
+    answer = _get(context, f"/resource_providers?in_tree={root}")["resource_providers"]
+    keys = {
+        provider["uuid"]: names.parse_provider_name(nodename, provider["name"])
+        for provider in answer
+    }
+    return {uuid: key for uuid, key in keys.items() if key}
 
 
 def providers(
