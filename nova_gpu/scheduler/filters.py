@@ -31,7 +31,7 @@ from nova_gpu.core.guest import machine_types
 from nova_gpu.core.printable import MOST_OF_A_LINE, printable
 from nova_gpu.core.scheduling import fit
 from nova_gpu.core.scheduling.stats import HostStats, Report
-from nova_gpu.scheduler import host_reports, multi_create, requested_gpus
+from nova_gpu.scheduler import candidate_order, host_reports, multi_create, requested_gpus
 from nova_gpu.scheduler.request_filter import gpu_candidates_filter, gpu_request_filter, refusal
 from nova_gpu.scheduler.requested_gpus import Requested
 
@@ -78,6 +78,9 @@ class GPUFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):  # type: 
         hosts = in_its_own_order(passing, spec_obj)
         if hosts and not utils.request_is_rebuild(spec_obj) and (whole := request.flavor.whole):
             _require_partition(spec_obj, whole, hosts)
+            # Nova calls no weigher for a single host.
+            if len(hosts) <= candidate_order.TRIED:
+                candidate_order.sort(hosts, whole)
         return iter(hosts)
 
     def host_passes(self, host_state: HostState, spec: objects.RequestSpec) -> bool:

@@ -42,8 +42,6 @@ _NO_FREE_GPU = 0.5
 _OTHERS = 20.0
 # The smallest step between two ranks, times the default multiplier of 1000
 _LEAST_STEP = _OTHERS / 1000
-# The number of hosts that are prepared for a claim: the default of [scheduler]max_attempts
-_TRIED = 3
 # The soft policies of server groups: whether more members on a host make it better or worse.
 _SOFT_POLICIES = {"soft-affinity": -1, "soft-anti-affinity": 1}
 
@@ -68,7 +66,6 @@ class GPUWeigher(weights.BaseHostWeigher):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self._choices = recent_choices.Choices()
-        self._candidates = candidate_order.Candidates()
 
     def weigh_objects(
         self, weighed_obj_list: Sequence[Any], weight_properties: objects.RequestSpec
@@ -94,10 +91,9 @@ class GPUWeigher(weights.BaseHostWeigher):  # type: ignore[misc]
             (pair.weight + weight, -place)
             for place, (pair, weight) in enumerate(zip(weighed_obj_list, multiplied, strict=True))
         ]
-        best = [hosts[-place] for _, place in heapq.nlargest(_TRIED, totals)]
+        best = [hosts[-place] for _, place in heapq.nlargest(candidate_order.TRIED, totals)]
         if isinstance(request, GPURequest):
-            for host in best:
-                self._candidates.sort(host, request, taken)
+            candidate_order.sort(best, request, taken)
         self._note(best[0], request, weight_properties, taken)
         return multiplied
 
