@@ -84,6 +84,9 @@ class _RandomTurns(recent_choices.Taken):
         super().__init__(recent_choices.Choices())
         self._chance = chance
 
+    def __bool__(self) -> bool:
+        return True
+
     def turn(self, unreported: int, place: int) -> tuple[int, int]:
         return unreported, self._chance.getrandbits(32)
 

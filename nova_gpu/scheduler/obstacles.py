@@ -7,6 +7,7 @@ conditions at a time, and the first one without which there is a candidate is th
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Iterator, Sequence
 from urllib import parse
 
@@ -35,7 +36,7 @@ def closing(
     :param bound: whether the request permits only one host
     """
     for prefix in _CLOSING:
-        wider = _without_traits(pairs, lambda trait, of=prefix: trait.startswith(f"!{of}"))
+        wider = _without_traits(pairs, functools.partial(_begins, f"!{prefix}"))
         if wider != pairs and is_served(wider):
             return reasons.closed(request, prefix, bound=bound)
         pairs = wider
@@ -77,7 +78,7 @@ def _wider(pairs: Pairs) -> Iterator[tuple[str, Pairs]]:
         text = "not from another group of GPUs for each request group (group_policy=isolate)"
         yield text, [*anyhow, ("group_policy", "none")]
     for resource, amount in _hosts_resources(pairs):
-        fewer = _with_resources(pairs, lambda name, of=resource: name != of)
+        fewer = _with_resources(pairs, resource.__ne__)
         yield f"on no host with {amount} {resource}", fewer
 
 
@@ -104,6 +105,10 @@ def _traits(pairs: Pairs) -> set[str]:
         if name in ("required", "root_required")
         for trait in value.split(",")
     }
+
+
+def _begins(prefix: str, trait: str) -> bool:
+    return trait.startswith(prefix)
 
 
 def _without_traits(pairs: Pairs, is_dropped: Callable[[str], bool]) -> Pairs:

@@ -53,6 +53,9 @@ class Taken:
             if choice.request.resource_class == resource_class:
                 self._by_host.setdefault(choice.host_uuid, []).append(choice)
 
+    def __bool__(self) -> bool:
+        return bool(self._by_host)
+
     def of(self, host: HostState, report: Report) -> Sequence[Request]:
         """Return the requests sent to *host* that *report*, its present one, does not show.
 

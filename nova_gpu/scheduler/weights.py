@@ -87,11 +87,9 @@ class GPUWeigher(weights.BaseHostWeigher):  # type: ignore[misc]
         multiplied = _multiplied(hosts, raw, "gpu_weight_multiplier")
         # Each pair has the sum of the weights of the weighers before. A weigher that runs later may
         # change Nova's choice; what is done for the best hosts here is then done for others.
-        totals = [
-            (pair.weight + weight, -place)
-            for place, (pair, weight) in enumerate(zip(weighed_obj_list, multiplied, strict=True))
-        ]
-        best = [hosts[-place] for _, place in heapq.nlargest(candidate_order.TRIED, totals)]
+        totals = [pair.weight + own for pair, own in zip(weighed_obj_list, multiplied, strict=True)]
+        order = heapq.nlargest(candidate_order.TRIED, range(len(hosts)), key=totals.__getitem__)
+        best = [hosts[place] for place in order]
         if isinstance(request, GPURequest):
             candidate_order.sort(best, request, taken)
         self._note(best[0], request, weight_properties, taken)
@@ -134,10 +132,18 @@ def with_gpus(
     # refers to the report, and *taken* to the requests.
     known: dict[tuple[int, ...], tuple[Report, Rank, Rank]] = {}
     last = multi_create.last_host(hosts)
+    as_reported = not (spread or last or taken or policy)
     for place, host in enumerate(hosts):
         report = _report(host)
         if report is None:
             ranks.append(None)
+            continue
+        if as_reported:
+            alone = (id(report),)
+            if alone not in known:
+                best = rank.rank(request, report, distribution)
+                known[alone] = (report, best, best)
+            ranks.append(known[alone][1])
             continue
         since = taken.of(host, report)
         before = multi_create.on(host) if last else 0
@@ -176,8 +182,7 @@ def policy_ranks(hosts: Sequence[HostState], spec: objects.RequestSpec) -> Seque
     the members in the same way, but have a multiplier of 1.
     """
     group = spec.instance_group if "instance_group" in spec else None
-    sign = _SOFT_POLICIES.get(group.policy, 0) if group else 0
-    if not sign:
+    if group is None or not (sign := _SOFT_POLICIES.get(group.policy, 0)):
         return None
     members = set(group.members)
     return [sign * len(members.intersection(host.instances)) for host in hosts]
