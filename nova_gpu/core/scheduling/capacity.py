@@ -260,8 +260,8 @@ def _packed(
     possible = list(_possible(requests, groups, isolate))
     if len(possible) < _MOST_WAYS and math.prod(g.free + 1 for g in groups) < _MOST_STATES:
         return min(_searched(requests, groups, possible), limit), True
-    found = 0
-    while found < limit:
+    served = 0
+    while served < limit:
         # Of the ways in which most GPUs remain in whole places, the first one.
         way = next(iter(ways(requests, groups, isolate=isolate)), None)
         if way is None:
@@ -273,8 +273,8 @@ def _packed(
             dataclasses.replace(group, used=group.used + taken.get(n, 0))
             for n, group in enumerate(groups)
         ]
-        found += 1
-    return found, found == limit
+        served += 1
+    return served, served == limit
 
 
 def _searched(

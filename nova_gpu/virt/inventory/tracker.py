@@ -63,10 +63,10 @@ class Tracker:
         records, and saves the node after it. So the scheduler need not wait for a period.
         """
         tracker = self._find()
-        stats, node = tracker.stats.get(nodename), tracker.compute_nodes.get(nodename)
-        if text and node and stats and stats.get(names.STATS, text) != text:
+        stats = tracker.stats.get(nodename)
+        if text and stats and stats.get(names.STATS, text) != text:
             stats[names.STATS] = text
-            node.stats = stats
+            tracker.compute_nodes[nodename].stats = stats
 
     def take_back(self, instance: objects.Instance, own: Collection[objects.Resource]) -> None:
         """Remove the resources *own* from the saved record of *instance* and from the tracker's."""
