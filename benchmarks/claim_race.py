@@ -13,7 +13,6 @@ import uuid
 from collections.abc import Iterator, Sequence
 
 from nova.scheduler import host_manager, weights
-from nova.scheduler.weights import ram
 from oslo_utils import timeutils
 
 from benchmarks import host_states, report
@@ -24,8 +23,8 @@ from nova_gpu.scheduler.weights import GPUWeigher
 
 NOTES = (
     "Each request is for one instance with one GPU, or for a host's worth of them, until every GPU",
-    "is in use. Each instance goes through GPUFilter, RAMWeigher and GPUWeigher by Nova's handler,",
-    "with the hosts as they were when the request came, less what it took itself, and claims the",
+    "is in use. Each instance goes through GPUFilter, all of Nova's weighers and GPUWeigher, with",
+    "the hosts as they were when the request came, less what it took itself, and claims the",
     "best host, then the next best. What Placement counts is a number for each host; requests",
     "take turns at random. Lost: claims of a host that had none left by then. Ours: by what the",
     "process has chosen lately; other: by a random choice among equal hosts, without that memory.",
@@ -50,13 +49,14 @@ class Outcome:
 class Cloud:
     """Equal hosts, and how many GPUs of each Placement has left."""
 
-    def __init__(self, hosts: int) -> None:
+    def __init__(self, hosts: int, *, reports: bool) -> None:
+        self._reports = reports
         self.states = host_states.states(hosts, all_free=True)
         self.left = {state.uuid: host_states.GPUS for state in self.states}
         self.lost = 0
 
     def candidates(self) -> Sequence[host_manager.HostState]:
-        """As the database has them now; the GPUs that they report are those of the last period."""
+        """As the database has them now."""
         found = []
         for state in self.states:
             if self.left[state.uuid]:
@@ -70,6 +70,10 @@ class Cloud:
             self.lost += 1
             return False
         self.left[state.uuid] -= 1
+        if self._reports:
+            (known,) = (known for known in self.states if known.uuid == state.uuid)
+            used = range(1, 1 + host_states.GPUS - self.left[state.uuid])
+            host_states.report_partitions(known, used, ())
         return True
 
 
@@ -77,7 +81,7 @@ class _RandomTurns(recent_choices.Taken):
     """No memory of what was chosen: equal hosts have a random order."""
 
     def __init__(self, chance: random.Random) -> None:
-        super().__init__({})
+        super().__init__(recent_choices.Choices())
         self._chance = chance
 
     def __bool__(self) -> bool:
@@ -92,7 +96,7 @@ class _RandomWeigher(GPUWeigher):
         super().__init__()
         self._turns = _RandomTurns(chance)
 
-    def _taken(self, asked: object, spec: object) -> recent_choices.Taken:
+    def _taken(self, request: object) -> recent_choices.Taken:
         return self._turns
 
 
@@ -104,12 +108,14 @@ def race(
     instances: int = 1,
     *,
     at_random: bool = False,
+    reports: bool = True,
 ) -> Outcome:
     """:param threads: how many requests each process has under way
     :param instances: how many each asks for
     :param at_random: whether equal hosts are chosen from at random, not by the last choices
+    :param reports: whether hosts report at each claim, or in a period after all of them
     :raises RuntimeError: where an instance has no host although GPUs are left"""
-    cloud = Cloud(hosts)
+    cloud = Cloud(hosts, reports=reports)
     waiting = hosts * host_states.GPUS // instances
     weighers = [_RandomWeigher(chance) if at_random else GPUWeigher() for _ in range(processes)]
     idle = [weigher for weigher in weighers for _ in range(threads)]
@@ -156,7 +162,7 @@ def best_first(
 ) -> list[host_manager.HostState]:
     """As Nova's scheduler has them"""
     passing = list(GPUFilter().filter_all(there, spec))
-    weighers = [ram.RAMWeigher(), weigher]
+    weighers = [*(kind() for kind in weights.all_weighers()), weigher]
     found = weights.HostWeightHandler().get_weighed_objects(weighers, passing, spec)
     return [each.obj for each in found]
 

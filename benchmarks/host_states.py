@@ -90,6 +90,7 @@ def request_spec(extra_specs: Mapping[str, str]) -> objects.RequestSpec:
     return objects.RequestSpec(
         flavor=flavor,
         image=objects.ImageMeta(properties=objects.ImageMetaProps()),
+        instance_group=None,
         instance_uuid=uuidutils.generate_uuid(),
         is_bfv=False,
         num_instances=1,

@@ -45,6 +45,8 @@ TRAIT_DISPLAY_HEADS = "HW_GPU_MAX_DISPLAY_HEADS_"
 # On a compute node that an administrator empties of instances with GPUs: it gets no new one. The
 # operator sets it, and the driver keeps it.
 DRAINED = "CUSTOM_GPU_DRAINED"
+# os_traits.COMPUTE_STATUS_DISABLED: Nova's own, on the node of a disabled service
+DISABLED = "COMPUTE_STATUS_DISABLED"
 # On a compute node whose GPUs preemptible instances do not get until the time in its name.
 KEPT_UNTIL = "CUSTOM_GPU_KEPT_UNTIL_"
 # The value after a prefix above for an unknown fact: flavors can forbid it, never require it.

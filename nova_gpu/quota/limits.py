@@ -26,12 +26,15 @@ def is_unified() -> bool:
     return bool(limit_utils.use_unified_limits())
 
 
-def refuse_over(client: Any, project_id: str, deltas: Mapping[str, int], service: str) -> None:
+def refuse_over(
+    client: Any, project_id: str, deltas: Mapping[str, int], service: str, *, instances: int = 1
+) -> None:
     """Refuse GPUs that would exceed a project's unified limits; do nothing without such limits.
 
     :param client: Nova's report client
     :param deltas: how many more GPUs are requested than Placement counts, by resource class
     :param service: the name of the calling service, for the operator
+    :param instances: how many instances *deltas* are for
     :raises QuotaExceeded: if a limit would be exceeded, or if the limits cannot be read
     """
     if not is_unified() or not deltas:
@@ -51,11 +54,26 @@ def refuse_over(client: Any, project_id: str, deltas: Mapping[str, int], service
         exceeded = [info for info in over.over_limit_info_list if info.limit >= 0]
         if exceeded and _is_enforced(over, service):
             raise exception.QuotaExceeded(
-                "; ".join(map(_in_words, exceeded)),
-                "stop or delete other instances of the project, or ask for more quota",
+                "; ".join(map(_in_words, exceeded)), _remedy(exceeded, instances)
             ) from over
     except boundary.Failure as failure:
         raise _unread(failure, service) from failure
+
+
+def _remedy(exceeded: Collection[Any], instances: int) -> str:
+    """Return what the user can do.
+
+    Of a request for several instances Nova's API starts as many as its own limits let. These here
+    are started already, and Nova refuses all of them together.
+    """
+    more = "ask for more quota"
+    if instances > 1:
+        fit = min((over.limit - over.current_usage) * instances // over.delta for over in exceeded)
+        if fit > 0:
+            return f"ask for at most {fit} of the {instances} instances at once, or {more}"
+    if any(over.current_usage for over in exceeded):
+        return f"stop or delete other instances of the project, or {more}"
+    return more
 
 
 def _is_enforced(over: limit_exception.ProjectOverLimit, service: str) -> bool:

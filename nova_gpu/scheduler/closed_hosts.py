@@ -9,8 +9,6 @@ start there.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
-from urllib import parse
 
 from nova import context as nova_context
 from nova import objects
@@ -43,26 +41,3 @@ def forbid(
     if request.is_preemptible:
         known = placement.known_traits(ctxt, names.KEPT_UNTIL)
         request_spec.root_forbidden.update(reserved_hosts.in_force(known, timeutils.utcnow()))
-
-
-def without(querystring: str) -> Iterator[tuple[str, str]]:
-    """Yield wider queries: pairs of the prefix of a trait, and *querystring* without such traits.
-
-    The first query no longer excludes reserved hosts, the second no longer drained hosts either. A
-    query that equals the one before is left out. So the first query with a candidate tells by which
-    trait the hosts with free GPUs are closed.
-    """
-    for prefix in (names.KEPT_UNTIL, names.DRAINED):
-        wider = parse.urlencode(list(_without(querystring, prefix)))
-        if wider != querystring:
-            yield prefix, wider
-        querystring = wider
-
-
-def _without(querystring: str, prefix: str) -> Iterator[tuple[str, str]]:
-    for name, value in parse.parse_qsl(querystring):
-        if name == "root_required":
-            traits = value.split(",")
-            value = ",".join(trait for trait in traits if not trait.startswith(f"!{prefix}"))
-        if value:
-            yield name, value

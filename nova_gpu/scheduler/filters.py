@@ -31,7 +31,7 @@ from nova_gpu.core.guest import machine_types
 from nova_gpu.core.printable import MOST_OF_A_LINE, printable
 from nova_gpu.core.scheduling import fit
 from nova_gpu.core.scheduling.stats import HostStats, Report
-from nova_gpu.scheduler import host_reports, multi_create, requested_gpus
+from nova_gpu.scheduler import candidate_order, host_reports, multi_create, requested_gpus
 from nova_gpu.scheduler.request_filter import gpu_candidates_filter, gpu_request_filter, refusal
 from nova_gpu.scheduler.requested_gpus import Requested
 
@@ -78,6 +78,9 @@ class GPUFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):  # type: 
         hosts = in_its_own_order(passing, spec_obj)
         if hosts and not utils.request_is_rebuild(spec_obj) and (whole := request.flavor.whole):
             _require_partition(spec_obj, whole, hosts)
+            # Nova calls no weigher for a single host.
+            if len(hosts) <= candidate_order.TRIED:
+                candidate_order.sort(hosts, whole)
         return iter(hosts)
 
     def host_passes(self, host_state: HostState, spec: objects.RequestSpec) -> bool:
@@ -187,16 +190,9 @@ def _without_gpus(
 
 
 def _stranded(host_state: HostState, spec: objects.RequestSpec, report: Report) -> str | None:
-    # The used amounts of Nova include those that the host reserves for itself.
-    vcpus = host_state.vcpus_total * host_state.cpu_allocation_ratio - host_state.vcpus_used
-    total_mib = host_state.total_usable_ram_mb
-    used_mib = total_mib - host_state.free_ram_mb
-    memory_mib = total_mib * host_state.ram_allocation_ratio - used_mib
+    vcpus, memory_mib = host_reports.left(host_state, spec)
     return fit.stranded(
-        vcpus - spec.vcpus,
-        memory_mib - spec.memory_mb,
-        report.free_cards,
-        report.reserved_per_free_gpu,
+        vcpus.left, memory_mib.left, report.free_cards, report.reserved_per_free_gpu
     )
 
 

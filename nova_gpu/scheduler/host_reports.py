@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
+from nova import objects
 from nova.scheduler.host_manager import HostState
 
 from nova_gpu.core import names
@@ -40,6 +42,34 @@ def report(host_state: HostState) -> Report | None:
 @functools.lru_cache(maxsize=_MOST_REPORTS)
 def _read(text: str) -> Report:
     return stats.loads(text)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Amount:
+    """What a host has of a resource in all, and what it would have left."""
+
+    total: float
+    left: float
+
+    @property
+    def share(self) -> float:
+        """What is left as a share of the total, from 0 to 1."""
+        return max(self.left / self.total, 0.0) if self.total else 1.0
+
+
+def left(host: HostState, spec: objects.RequestSpec) -> tuple[Amount, Amount]:
+    """Return the vCPUs and the memory in MiB that *host* has, and would have left.
+
+    Both are counted as Placement does: with the allocation ratio, without what the host reserves
+    for itself, which Nova counts as used.
+    """
+    vcpus = host.vcpus_total * host.cpu_allocation_ratio
+    memory_mib = host.total_usable_ram_mb * host.ram_allocation_ratio
+    used_mib = host.total_usable_ram_mb - host.free_ram_mb
+    return (
+        Amount(vcpus, vcpus - host.vcpus_used - spec.vcpus),
+        Amount(memory_mib, memory_mib - used_mib - spec.memory_mb),
+    )
 
 
 def forget() -> None:

@@ -6,9 +6,11 @@ Each function that queries Placement raises PlacementFailed if it gets no usable
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 from urllib import parse
 
@@ -19,12 +21,15 @@ from nova.scheduler.client import report
 from nova_gpu.core import exception, names
 from nova_gpu.core.flavor.request import Request
 from nova_gpu.core.flavor.request_group import GroupRequest
+from nova_gpu.core.model import GroupKey
 from nova_gpu.core.placement.inventory import Offer
 from nova_gpu.core.scheduling.reasons import Supply
 
 _VERSION = report.SAME_SUBTREE_VERSION
 # The default of Nova's [scheduler]max_placement_results
 _MOST_CANDIDATES = 1000
+# The number of candidates that are looked at where some nodes do not count
+_MOST_OF_IGNORED = 100
 # With more groups than this the reason of a refusal does not count GPUs. Each group costs two
 # requests to Placement, one after another, and a user can cause refusals as often as they like.
 _MOST_COUNTED = 10
@@ -52,7 +57,29 @@ def known_traits(
     return frozenset(_get(context, url)["traits"])
 
 
-def has_candidate(context: nova_context.RequestContext, querystring: str) -> bool:
+@dataclasses.dataclass(frozen=True, slots=True)
+class Scope:
+    """The hosts that a request permits.
+
+    ``in_tree`` is the UUID of the only permitted node, ``None`` for any. ``roots`` are those of the
+    permitted zone and aggregates, ``None`` if the request has none. ``ignored`` are the UUIDs of
+    nodes that Nova leaves out, such as the source of a move.
+    """
+
+    in_tree: str | None = None
+    roots: frozenset[str] | None = None
+    ignored: frozenset[str] = frozenset()
+
+    def permits(self, root: str) -> bool:
+        return root not in self.ignored and (self.roots is None or root in self.roots)
+
+
+ANYWHERE = Scope()
+
+
+def has_candidate(
+    context: nova_context.RequestContext, querystring: str, ignored: Collection[str] = ()
+) -> bool:
     """Return whether Placement has an allocation candidate for the query.
 
     Return ``False`` if the query names a trait that Placement does not know. If that is the trait
@@ -60,15 +87,25 @@ def has_candidate(context: nova_context.RequestContext, querystring: str) -> boo
 
     :param querystring: the query of a nova.scheduler.utils.ResourceRequest, which is sent
         :func:`narrowed`
+    :param ignored: the UUIDs of nodes whose candidates do not count
     """
-    url = f"/allocation_candidates?{narrowed(querystring)}"
+    limit = _MOST_OF_IGNORED if ignored else 1
+    url = f"/allocation_candidates?{narrowed(querystring, limit)}"
     unknown: dict[str, Any] = {"allocation_requests": []}
     answer = _get(context, url, unknown_trait=unknown)
     if answer is unknown:
         # Query again even if the trait is not new: another scheduler may just have created it.
         make_trait(context, names.DRAINED)
         answer = _get(context, url, unknown_trait=unknown)
-    return bool(answer["allocation_requests"])
+    candidates = answer["allocation_requests"]
+    if not ignored or len(candidates) == limit:
+        return bool(candidates)
+    roots = {
+        answer["provider_summaries"][uuid]["root_provider_uuid"]
+        for candidate in candidates
+        for uuid in candidate["allocations"]
+    }
+    return not roots <= set(ignored)
 
 
 def room(context: nova_context.RequestContext, querystring: str, resource_class: str) -> int | None:
@@ -141,41 +178,66 @@ def node(context: nova_context.RequestContext, name: str) -> str | None:
     return answer[0]["uuid"] if answer else None
 
 
-def providers(
-    context: nova_context.RequestContext, group: GroupRequest, in_tree: str | None = None
-) -> list[str]:
-    """Return the UUIDs of the providers with the traits of *group*, with or without free GPUs.
+def groups(context: nova_context.RequestContext, root: str, nodename: str) -> dict[str, GroupKey]:
+    """Return the groups of GPUs and vGPUs on a compute node, by the UUID of their provider.
 
-    :param in_tree: the UUID of a compute node's provider, to query that host alone
+    :param root: the UUID of the compute node's provider
     """
+    answer = _get(context, f"/resource_providers?in_tree={root}")["resource_providers"]
+    keys = {
+        provider["uuid"]: names.parse_provider_name(nodename, provider["name"])
+        for provider in answer
+    }
+    return {uuid: key for uuid, key in keys.items() if key}
+
+
+def members(context: nova_context.RequestContext, querystring: str) -> frozenset[str] | None:
+    """Return the UUIDs of the providers in the aggregates that the query permits.
+
+    Return ``None`` if it permits all.
+    """
+    query = [pair for pair in parse.parse_qsl(querystring) if pair[0] == "member_of"]
+    if not query:
+        return None
+    answer = _get(context, f"/resource_providers?{parse.urlencode(query)}")
+    return frozenset(provider["uuid"] for provider in answer["resource_providers"])
+
+
+def providers(
+    context: nova_context.RequestContext, group: GroupRequest, scope: Scope = ANYWHERE
+) -> list[str]:
+    """Return the UUIDs of the providers with the traits of *group*, with or without free GPUs."""
     query = _traits(group)
-    if in_tree:
-        query["in_tree"] = in_tree
+    if scope.in_tree:
+        query["in_tree"] = scope.in_tree
     url = f"/resource_providers?{parse.urlencode(query)}"
     answer = _get(context, url, unknown_trait={"resource_providers": []})
-    return [provider["uuid"] for provider in answer["resource_providers"]]
+    return [
+        provider["uuid"]
+        for provider in answer["resource_providers"]
+        if scope.permits(provider["root_provider_uuid"])
+    ]
 
 
 def supplies(
-    context: nova_context.RequestContext, request: Request, in_tree: str | None
+    context: nova_context.RequestContext, request: Request, scope: Scope
 ) -> Iterator[Supply]:
     """Yield a supply for each group of *request* that no single provider can serve now.
 
     Placement is queried about a group only when the iterator reaches it.
-
-    :param in_tree: as for :func:`providers`
     """
     for group in request.groups:
-        if _has_free(context, group, request.resource_class, in_tree):
+        anywhere = scope.roots is None and not scope.ignored
+        if anywhere and _has_free(context, group, request.resource_class, scope.in_tree):
             continue
-        uuids = providers(context, group, in_tree)
+        uuids = providers(context, group, scope)
         if len(uuids) > _MOST_COUNTED:
             yield Supply(group, len(uuids), None)
             continue
         own = offers(context, uuids, request.resource_class)
-        # A request that is bound to one host shows nothing about the GPUs of other hosts.
-        unmet = () if own or in_tree else _unmet(context, group, request.resource_class)
-        yield Supply(group, len(uuids), own, tuple(unmet))
+        # A request that is bound to some hosts shows nothing about the GPUs of other hosts.
+        unmet = () if own or scope != ANYWHERE else _unmet(context, group, request.resource_class)
+        yield Supply(group, len(uuids), own, tuple(itertools.islice(unmet, 1)))
 
 
 def _unmet(
@@ -185,8 +247,9 @@ def _unmet(
     for trait in sorted(group.required_traits | group.forbidden_traits):
         required = frozenset({names.TRAIT_GPU} | ({trait} & group.required_traits))
         alone = GroupRequest("", 1, required, frozenset({trait} & group.forbidden_traits))
-        uuids = providers(context, alone)
-        if len(uuids) <= _MOST_COUNTED and not offers(context, uuids, resource_class):
+        uuids = providers(context, alone)[: _MOST_COUNTED + 1]
+        there = (_inventory(context, uuid, resource_class) for uuid in uuids[:_MOST_COUNTED])
+        if len(uuids) <= _MOST_COUNTED and not any(there):
             yield trait
 
 
@@ -232,18 +295,26 @@ def offers(
 
 def _offer(context: nova_context.RequestContext, uuid: str, resource_class: str) -> Offer | None:
     """Return ``None`` if the provider lacks the class or has been deleted."""
-    url = f"/resource_providers/{uuid}"
-    inventories = _get(context, f"{url}/inventories", missing={"inventories": {}})["inventories"]
-    usages = _get(context, f"{url}/usages", missing={"usages": {}})["usages"]
-    inventory = inventories.get(resource_class)
+    inventory = _inventory(context, uuid, resource_class)
     if inventory is None:
         return None
+    url = f"/resource_providers/{uuid}/usages"
+    usages = _get(context, url, missing={"usages": {}})["usages"]
     return Offer(
         total=inventory["total"],
         reserved=inventory["reserved"],
         used=usages.get(resource_class, 0),
         max_unit=inventory["max_unit"],
     )
+
+
+def _inventory(
+    context: nova_context.RequestContext, uuid: str, resource_class: str
+) -> Mapping[str, int] | None:
+    url = f"/resource_providers/{uuid}/inventories"
+    answer = _get(context, url, missing={"inventories": {}})
+    inventory: Mapping[str, int] | None = answer["inventories"].get(resource_class)
+    return inventory
 
 
 def _get(

@@ -32,7 +32,7 @@ def refuse_over(
     instances = multi_create.to_create(ctxt, spec)
     deltas = {name: instances * count for name, count in uncounted.items()}
     client = report.report_client_singleton()
-    limits.refuse_over(client, spec.project_id, deltas, "nova-scheduler")
+    limits.refuse_over(client, spec.project_id, deltas, "nova-scheduler", instances=instances)
 
 
 def _keeps_gpus(ctxt: nova_context.RequestContext, spec: objects.RequestSpec) -> bool:

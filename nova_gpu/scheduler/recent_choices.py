@@ -1,20 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """The hosts that this nova-scheduler process has recently chosen, for the ranks of later requests.
 
-A host reports its free GPUs once a period. Until then its report does not show the choice, so
-concurrent requests would choose the same host, and lose their claims in Placement to each other.
+A host reports its free GPUs once a period, and at each claim. Until then its report does not show
+the choice: packing would choose another host, and concurrent requests would lose their claims in
+Placement to each other.
 Each process of nova-scheduler knows only its own choices; its threads share them without a lock.
 """
 
 from __future__ import annotations
 
 import collections
+import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from nova.scheduler.host_manager import HostState
 
+from nova_gpu.core.flavor.request import GPURequest, Request
+from nova_gpu.core.scheduling import fit
 from nova_gpu.core.scheduling.stats import Report
 
 # A host reports within this time, because Nova's period is a minute.
@@ -29,58 +33,85 @@ class _Choice(NamedTuple):
     made_at: float
     instance_uuid: str
     host_uuid: str
-    resource_class: str
-    amount: int
+    request: Request
     report: Report
+    # The devices of the kind that are to be free once the host has claimed those of all requests
+    left: int
 
 
 class Taken:
-    """The numbers of devices that recent choices took on each host and its report does not show."""
+    """The requests that recent choices sent to each host and its report does not show."""
 
-    def __init__(
-        self, amounts: Mapping[tuple[str, int], int], *, in_burst: bool = False, one: bool = False
-    ) -> None:
-        """Store the amounts.
-
-        :param amounts: the number of devices, by the host's UUID and the ``id()`` of its report at
-            the time of the choice: a newer report shows the choice itself
-        :param in_burst: whether other requests are under way
-        :param one: whether the present request is for a single instance
-        """
-        self._amounts = amounts
-        self._in_burst = in_burst
-        self._one = one
+    def __init__(self, choices: Choices, resource_class: str = "") -> None:
+        """Store what the choices are at present, for a request for *resource_class*."""
+        self._choices = choices
+        self._now = time.monotonic()
+        lately = choices.lately(self._now)
+        self._in_burst = any(self._now - choice.made_at < _BURST_S for choice in lately[-1:])
+        self._by_host: dict[str, list[_Choice]] = {}
+        for choice in lately:
+            if choice.request.resource_class == resource_class:
+                self._by_host.setdefault(choice.host_uuid, []).append(choice)
 
     def __bool__(self) -> bool:
-        return bool(self._amounts)
+        return bool(self._by_host)
 
-    def of(self, host: HostState, report: Report) -> int:
-        return self._amounts.get((host.uuid, id(report)), 0)
+    def of(self, host: HostState, report: Report) -> Sequence[Request]:
+        """Return the requests sent to *host* that *report*, its present one, does not show.
+
+        A newer report than that at the time of a choice shows the choice, unless it came before the
+        host's claim: so a choice of the last seconds counts until as few devices are free as were
+        to be free after it.
+        """
+        requests = []
+        for choice in self._by_host.get(host.uuid, ()):
+            if choice.report is report:
+                requests.append(choice.request)
+            elif self._now - choice.made_at >= _BURST_S:
+                self._choices.drop(choice)
+            # Do not drop a choice earlier: other requests still have an older report before them.
+            elif _free(choice.request, report) > choice.left:
+                requests.append(choice.request)
+        return requests
+
+    def is_anothers(self, host: HostState, report: Report) -> bool:
+        """Return whether another process is sending instances to *host* in a burst of requests.
+
+        That is so if the report has just changed without a choice of this process. To send more
+        there would cost both processes claims.
+        """
+        changed = self._choices.changed(host, report, self._now)
+        return changed and self._in_burst and host.uuid not in self._by_host
 
     def turn(self, unreported: int, place: int) -> tuple[int, int]:
         """Return the rank of a host among otherwise equal hosts; lower is better.
 
         Outside of a burst of requests all ranks are equal, so that Nova's other weighers decide. In
-        a burst these would send all requests to the same few hosts, because their data is as old as
-        the reports. So the host with the smallest unreported amount comes first, then, for a single
-        instance, the host that the filter passed first, which differs from instance to instance.
-        For several instances Nova's weighers decide among hosts with the same amount.
+        a burst these would send the requests of all processes to the same few hosts. So the host
+        with the smallest unreported amount comes first, then the host that the filter passed first,
+        which differs from instance to instance.
 
         :param unreported: the number of devices that recent choices took on the host
         :param place: the index of the host in the order in which the filter passed the hosts
         """
         if not self._in_burst:
             return 0, 0
-        return unreported, place if self._one else 0
+        return unreported, place
 
 
-NOTHING = Taken({})
+def _free(request: Request, report: Report) -> int:
+    """Return how many devices of the kind in *request* are free by *report*."""
+    if isinstance(request, GPURequest):
+        return report.free_gpus
+    return fit.most_free(request, report.divided)
 
 
 class Choices:
     """The choices of hosts in the last 90 seconds; any thread may add and read them any time."""
 
     def __init__(self) -> None:
+        # By the host's UUID: the report that was seen last, and since when
+        self._seen: dict[str, tuple[Report, float]] = {}
         self._made: collections.deque[_Choice] = collections.deque(maxlen=_MOST)
 
     def add(
@@ -88,34 +119,36 @@ class Choices:
         instance_uuid: str,
         host: HostState,
         report: Report,
-        resource_class: str,
-        amount: int,
+        request: Request,
+        before: Sequence[Request] = (),
     ) -> None:
         """Add the choice of *host* for an instance, unless a recent one exists for the instance.
 
         :param report: the host's report at the time of the choice
-        :param amount: the number of devices of *resource_class* that the instance requests
+        :param before: the requests that the report does not show, from :meth:`Taken.of`
         """
         now = time.monotonic()
         # Nova weighs hosts again for the alternates of the last instance of a request.
-        if all(choice.instance_uuid != instance_uuid for choice in self._lately(now)):
-            made = _Choice(now, instance_uuid, host.uuid, resource_class, amount, report)
+        if all(choice.instance_uuid != instance_uuid for choice in self.lately(now)):
+            left = _free(request, report) - sum(other.count for other in (*before, request))
+            made = _Choice(now, instance_uuid, host.uuid, request, report, left)
             self._made.append(made)
 
-    def taken(self, resource_class: str, *, one: bool) -> Taken:
-        """Return what the recent choices took of *resource_class*, for the present request.
+    def drop(self, choice: _Choice) -> None:
+        """Forget *choice*, which a report shows: the next report may equal the one before it."""
+        with contextlib.suppress(ValueError, IndexError):  # another thread was faster
+            self._made.remove(choice)
 
-        :param one: whether the present request is for a single instance
-        """
-        now = time.monotonic()
-        lately = self._lately(now)
-        amounts: collections.Counter[tuple[str, int]] = collections.Counter()
-        for choice in lately:
-            if choice.resource_class == resource_class:
-                amounts[choice.host_uuid, id(choice.report)] += choice.amount
-        in_burst = any(now - choice.made_at < _BURST_S for choice in lately[-1:])
-        return Taken(amounts, in_burst=in_burst, one=one)
+    def changed(self, host: HostState, report: Report, now: float) -> bool:
+        """Return whether *report*, the present one of *host*, has replaced another lately."""
+        seen = self._seen.get(host.uuid)
+        if seen is None or seen[0] is not report:
+            seen = self._seen[host.uuid] = (report, now if seen else -_BURST_S)
+        return now - seen[1] < _BURST_S
 
-    def _lately(self, now: float) -> list[_Choice]:
+    def lately(self, now: float) -> list[_Choice]:
         # Iterate over a copy, because other threads may add choices meanwhile.
         return [choice for choice in self._made.copy() if now - choice.made_at < _LASTS_S]
+
+
+NOTHING = Taken(Choices())

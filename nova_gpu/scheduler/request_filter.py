@@ -9,6 +9,7 @@ that they add.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from urllib import parse
 
 from nova import context as nova_context
 from nova import exception as nova_exception
@@ -27,6 +28,7 @@ from nova_gpu.core.scheduling import reasons
 from nova_gpu.scheduler import (
     closed_hosts,
     multi_create,
+    obstacles,
     placement,
     quota_check,
     requested_gpus,
@@ -133,27 +135,49 @@ def _why_not(
     requests: Sequence[Request],
 ) -> Reason | None:
     """Return why Placement cannot serve all instances of the request, ``None`` if it can."""
-    name = _host(request_spec)
-    in_tree = placement.node(ctxt, name) if name else None
+    in_tree = _permitted_node(ctxt, request_spec)
+    ignored = frozenset(
+        uuid
+        for host in (request_spec.ignore_hosts or () if "ignore_hosts" in request_spec else ())
+        if (uuid := _node(ctxt, host))
+    )
     wanted, unpinned = _wanted(request_spec, in_tree)
     querystring = wanted.to_querystring()
-    if placement.has_candidate(ctxt, querystring):
+    if placement.has_candidate(ctxt, querystring, ignored):
         instances = multi_create.to_create(ctxt, request_spec)
         if instances < 2:
             return None
         most = placement.room(ctxt, querystring, requests[0].resource_class)
         return reasons.too_few(requests[0], instances, most)
-    if unpinned and placement.has_candidate(ctxt, unpinned.to_querystring()):
+    if unpinned and placement.has_candidate(ctxt, unpinned.to_querystring(), ignored):
         return None
 
-    bound = in_tree is not None
-    for prefix, wider in closed_hosts.without(querystring):
-        if placement.has_candidate(ctxt, wider):
-            return reasons.closed(requests[0], prefix, bound=bound)
+    def is_served(pairs: obstacles.Pairs) -> bool:
+        return placement.has_candidate(ctxt, parse.urlencode(pairs), ignored)
+
+    bound, pairs = in_tree is not None, obstacles.pairs(querystring)
+    if reason := obstacles.closing(pairs, requests[0], is_served, bound=bound):
+        return reason
+    resources = wanted.get_request_group(None).resources
+    if is_served(obstacles.gpus_only(pairs)):
+        return reasons.elsewhere(requests[0], resources, obstacles.other(pairs, is_served))
     known = placement.known_traits(ctxt)
-    supplies = [placement.supplies(ctxt, request, in_tree) for request in requests]
-    missing = reasons.missing(requests, supplies, known, bound=bound)
-    return missing or reasons.elsewhere(requests[0], wanted.get_request_group(None).resources)
+    roots = placement.members(ctxt, querystring)
+    scope = placement.Scope(in_tree, roots, ignored)
+    supplies = [placement.supplies(ctxt, request, scope) for request in requests]
+    missing = reasons.missing(
+        requests, supplies, known, bound=bound, where=_where(request_spec, scope)
+    )
+    if missing or sum(len(request.groups) for request in requests) > 1:
+        return missing or reasons.not_together(requests)
+    return reasons.elsewhere(requests[0], resources, None)
+
+
+def _where(spec: objects.RequestSpec, scope: placement.Scope) -> str:
+    """Return the text that limits a count to the hosts that the request permits, or nothing."""
+    zone = spec.availability_zone if "availability_zone" in spec else None
+    among = f" in zone {zone}" if zone else " among the hosts that the project may use"
+    return among * (scope.roots is not None) + " besides the host it is on" * bool(scope.ignored)
 
 
 def _wanted(
@@ -185,18 +209,34 @@ def _resource_request(
     return resource_request
 
 
-def _host(request_spec: objects.RequestSpec) -> str | None:
-    """Return the name of the only compute node that the request permits, ``None`` for any.
-
-    If the request names a host instead, its name is returned, which its compute node often has too.
-    """
-    destination = _destination(request_spec)
+def _permitted_node(ctxt: nova_context.RequestContext, spec: objects.RequestSpec) -> str | None:
+    """Return the UUID of the only compute node that the request permits, ``None`` for any."""
+    destination = _destination(spec)
     for field, forced in (("node", "force_nodes"), ("host", "force_hosts")):
-        if destination and field in destination and (name := getattr(destination, field)):
-            return str(name)
-        if forced in request_spec and (hosts := getattr(request_spec, forced)):
-            return str(hosts[0])
+        named = None
+        if destination and field in destination:
+            named = getattr(destination, field)
+        if not named and forced in spec and getattr(spec, forced):
+            named = getattr(spec, forced)[0]
+        if named:
+            return _node(ctxt, str(named))
     return None
+
+
+def _node(ctxt: nova_context.RequestContext, name: str) -> str | None:
+    """Return the UUID of the compute node *name*, or of the compute host *name*.
+
+    Most often both have the same name.
+    """
+    if uuid := placement.node(ctxt, name):
+        return uuid
+    try:
+        mapping = objects.HostMapping.get_by_host(ctxt, name)
+        with nova_context.target_cell(ctxt, mapping.cell_mapping) as in_cell:
+            (first, *_) = objects.ComputeNodeList.get_all_by_host(in_cell, name)
+    except (nova_exception.HostMappingNotFound, nova_exception.ComputeHostNotFound):
+        return None
+    return str(first.uuid)
 
 
 def _destination(request_spec: objects.RequestSpec) -> objects.Destination | None:

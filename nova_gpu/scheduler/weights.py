@@ -9,6 +9,8 @@
 
 from __future__ import annotations
 
+import functools
+import heapq
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,16 +21,29 @@ from nova.scheduler.host_manager import HostState
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.flavor.placement_policy import Distribution
-from nova_gpu.core.flavor.request import GPURequest, VGPURequest
-from nova_gpu.core.scheduling import fit, rank
+from nova_gpu.core.flavor.request import GPURequest, Request
+from nova_gpu.core.scheduling import rank
 from nova_gpu.core.scheduling.rank import Rank
 from nova_gpu.core.scheduling.stats import Report
-from nova_gpu.scheduler import host_reports, multi_create, recent_choices, requested_gpus
+from nova_gpu.scheduler import (
+    candidate_order,
+    host_reports,
+    multi_create,
+    recent_choices,
+    requested_gpus,
+)
 from nova_gpu.scheduler.recent_choices import Taken
 
 # For an instance without GPUs, the weight of a host with GPUs of which none is free. The weight of
 # a host without GPUs is 1.
 _NO_FREE_GPU = 0.5
+# More than the sum of Nova's other weighers, of which each adds at most 1 by default. Those for
+# failed builds and for moves to another cell, with a million, keep their precedence.
+_OTHERS = 20.0
+# The smallest step between two ranks, times the default multiplier of 1000
+_LEAST_STEP = _OTHERS / 1000
+# The soft policies of server groups: whether more members on a host make it better or worse.
+_SOFT_POLICIES = {"soft-affinity": -1, "soft-anti-affinity": 1}
 
 
 class GPUWeigher(weights.BaseHostWeigher):  # type: ignore[misc]
@@ -62,106 +77,115 @@ class GPUWeigher(weights.BaseHostWeigher):  # type: ignore[misc]
         except exception.InvalidExtraSpec:  # the filter passes no host for such a flavor
             return [0.0] * len(hosts)
         request = whole or vgpus
+        policy = policy_ranks(hosts, weight_properties)
         if request is None:
-            return _multiplied(hosts, without_gpus(hosts), "gpu_host_weight_multiplier")
-        taken = self._taken(request, weight_properties)
-        raw = (
-            with_gpus(hosts, request, taken)
-            if isinstance(request, GPURequest)
-            else with_vgpus(hosts, request, taken)
-        )
+            raw = without_gpus(hosts, weight_properties)
+            multiplied = _multiplied(hosts, raw, "gpu_host_weight_multiplier")
+            return _policy_first(multiplied, policy) if policy else multiplied
+        taken = self._taken(request)
+        raw = with_gpus(hosts, request, taken, policy)
         multiplied = _multiplied(hosts, raw, "gpu_weight_multiplier")
-        self._note(weighed_obj_list, multiplied, request, weight_properties)
+        # Each pair has the sum of the weights of the weighers before. A weigher that runs later may
+        # change Nova's choice; what is done for the best hosts here is then done for others.
+        totals = [pair.weight + own for pair, own in zip(weighed_obj_list, multiplied, strict=True)]
+        order = heapq.nlargest(candidate_order.TRIED, range(len(hosts)), key=totals.__getitem__)
+        best = [hosts[place] for place in order]
+        if isinstance(request, GPURequest):
+            candidate_order.sort(best, request, taken)
+        self._note(best[0], request, weight_properties, taken)
         return multiplied
 
-    def _taken(self, request: GPURequest | VGPURequest, spec: objects.RequestSpec) -> Taken:
-        # For an instance of a server group Nova's own weighers decide.
-        if "instance_group" in spec and spec.instance_group:
-            return recent_choices.NOTHING
-        return self._choices.taken(request.resource_class, one=not multi_create.has(spec))
+    def _taken(self, request: Request) -> Taken:
+        return Taken(self._choices, request.resource_class)
 
     def _note(
-        self,
-        weighed: Sequence[Any],
-        multiplied: Sequence[float],
-        request: GPURequest | VGPURequest,
-        spec: objects.RequestSpec,
+        self, best: HostState, request: Request, spec: objects.RequestSpec, taken: Taken
     ) -> None:
-        """Record the choice of the host that has the largest weight after this weigher.
-
-        A weigher that runs later may change Nova's choice; the record is then wrong.
-        """
-        # Each of *weighed* has the sum of the weights of the weighers before.
-        totals = [pair.weight + weight for pair, weight in zip(weighed, multiplied, strict=True)]
-        best = weighed[totals.index(max(totals))].obj
+        """Record the choice of the host that has the largest weight after this weigher."""
         if "instance_uuid" in spec and (report := _report(best)):
-            uuid = spec.instance_uuid
-            self._choices.add(uuid, best, report, request.resource_class, request.count)
+            since = taken.of(best, report)
+            self._choices.add(spec.instance_uuid, best, report, request, since)
 
     def _weigh_object(self, host_state: HostState, request_spec: objects.RequestSpec) -> float:
         raise NotImplementedError("hosts are ranked against each other, not weighed one by one")
 
 
 def with_gpus(
-    hosts: Sequence[HostState], request: GPURequest, taken: Taken = recent_choices.NOTHING
+    hosts: Sequence[HostState],
+    request: Request,
+    taken: Taken = recent_choices.NOTHING,
+    policy: Sequence[int] | None = None,
 ) -> list[float]:
-    """Return the weights of *hosts* for a request for whole cards, from 1 (best) to 0 (worst).
+    """Return the weights of *hosts* for a request for whole cards or vGPUs, 0 for the worst.
 
-    Hosts are ranked by :func:`nova_gpu.core.scheduling.rank.rank`; the steps between ranks are
-    equal. A host without a valid report has the weight 0.
+    Hosts are ranked by :func:`nova_gpu.core.scheduling.rank.rank`, with what they will have free
+    after the recent choices; the steps between ranks are equal. A host without a valid report has
+    the weight 0.
+
+    :param policy: the result of :func:`policy_ranks`
     """
-    distribution = request.arrangement.distribution or Distribution(CONF.gpu.distribution)
-    ranks: list[Rank | None] = []
-    # By id() of the report, which the value refers to, so that its id() stays valid.
-    known: dict[int, tuple[Report, Rank]] = {}
-    last = multi_create.last_host(hosts)
+    stated = request.arrangement.distribution if isinstance(request, GPURequest) else None
+    distribution = stated or Distribution(CONF.gpu.distribution)
     spread = distribution is Distribution.SPREAD
-    as_reported = not (spread or last or taken)
+    ranks: list[Rank | None] = []
+    # By the id() of the report and of each request since, which Python keeps valid: the value
+    # refers to the report, and *taken* to the requests.
+    known: dict[tuple[int, ...], tuple[Report, Rank, Rank]] = {}
+    last = multi_create.last_host(hosts)
+    as_reported = not (spread or last or taken or policy)
     for place, host in enumerate(hosts):
         report = _report(host)
         if report is None:
             ranks.append(None)
             continue
-        if id(report) not in known:
-            known[id(report)] = (report, rank.rank(request, report, distribution))
-        _, best = known[id(report)]
         if as_reported:
-            ranks.append(best)
+            alone = (id(report),)
+            if alone not in known:
+                best = rank.rank(request, report, distribution)
+                known[alone] = (report, best, best)
+            ranks.append(known[alone][1])
             continue
-        before, unreported = multi_create.on(host) if last else 0, taken.of(host, report)
-        room = report.free_gpus - max(before * request.count, unreported)
+        since = taken.of(host, report)
+        before = multi_create.on(host) if last else 0
+        if before > len(since):
+            since = (*since, *[request] * (before - len(since)))
+        key = (id(report), *map(id, since))
+        if key not in known:
+            now = functools.reduce(rank.left, since, report)
+            known[key] = (
+                report,
+                rank.rank(request, report, distribution),
+                rank.rank(request, now, distribution),
+            )
+        _, reported, assumed = known[key]
         # If later instances of this request went to another host, Placement has refused this one,
         # because other requests took the rest.
         refused = before and host is not last and not spread
-        full = _full(best[0], refused or room < request.count)
-        # Packing puts as many instances of one request on a host as it has room for. Otherwise each
-        # would go to another host, and concurrent requests would lose their claims to each other.
-        # When spreading, the number of instances distinguishes equal hosts until their next report.
-        more = (0, host.num_instances) if spread else (-before, 0)
-        ranks.append((full, *best[1:], more[0], *taken.turn(unreported, place), more[1]))
+        # The number of instances distinguishes equal hosts until their next report.
+        ranks.append(
+            (
+                _full(reported[0], refused or assumed[0]),
+                policy[place] if policy else 0,
+                taken.is_anothers(host, report),
+                *assumed[1:],
+                *taken.turn(sum(other.count for other in since), place),
+                host.num_instances if spread else 0,
+            )
+        )
     return _in_steps(ranks)
 
 
-def with_vgpus(
-    hosts: Sequence[HostState], request: VGPURequest, taken: Taken = recent_choices.NOTHING
-) -> list[float]:
-    """Return the weights of *hosts* for a request for vGPUs, from 1 (best) to 0 (worst).
+def policy_ranks(hosts: Sequence[HostState], spec: objects.RequestSpec) -> Sequence[int] | None:
+    """Return the ranks of *hosts* by the soft policy of the instance's server group.
 
-    Hosts are ranked by the number of vGPUs of the requested type that they have room for, the
-    smallest first; the largest first if ``[gpu]distribution`` is ``spread``. The steps between
-    ranks are equal.
+    Lower is better. Return ``None`` if the instance has no such group. Nova's own weighers count
+    the members in the same way, but have a multiplier of 1.
     """
-    spread = Distribution(CONF.gpu.distribution) is Distribution.SPREAD
-    ranks: list[Rank | None] = []
-    for place, host in enumerate(hosts):
-        report = _report(host)
-        free = 0 if report is None else fit.most_free(request, report.divided)
-        unreported = 0 if report is None else taken.of(host, report)
-        # A full host is only ranked last, because its report may be old; the claim decides.
-        full = _full(free < request.count, free < unreported + request.count)
-        left, instances = (-free, host.num_instances) if spread else (free, 0)
-        ranks.append((full, left, *taken.turn(unreported, place), instances))
-    return _in_steps(ranks)
+    group = spec.instance_group if "instance_group" in spec else None
+    if group is None or not (sign := _SOFT_POLICIES.get(group.policy, 0)):
+        return None
+    members = set(group.members)
+    return [sign * len(members.intersection(host.instances)) for host in hosts]
 
 
 def _full(reported: int, assumed: int) -> int:
@@ -177,25 +201,46 @@ def _full(reported: int, assumed: int) -> int:
 
 
 def _in_steps(ranks: Sequence[Rank | None]) -> list[float]:
-    order = sorted({order for order in ranks if order is not None})
-    steps = len(order) - 1 if None not in ranks else len(order)
-    weight_by_rank = {item: 1 - n / steps if steps else 1.0 for n, item in enumerate(order)}
+    """Return a weight for each rank, from 1 for the best to 0, in equal steps.
+
+    With so many ranks that the steps would be smaller than :data:`_LEAST_STEP`, the best weight is
+    larger than 1 instead.
+    """
+    order = sorted({order for order in ranks if order is not None}, reverse=True)
+    lowest = 1 if None in ranks else 0
+    steps = len(order) - 1 + lowest
+    step = max(1 / steps, _LEAST_STEP) if steps else 1.0
+    weight_by_rank = {item: (n + lowest) * step for n, item in enumerate(order)}
+    if not steps:
+        return [1.0] * len(ranks)
     return [0.0 if order is None else weight_by_rank[order] for order in ranks]
 
 
-def without_gpus(hosts: Sequence[HostState]) -> list[float]:
+def without_gpus(hosts: Sequence[HostState], spec: objects.RequestSpec) -> list[float]:
     """Return the weights of *hosts* for an instance without GPUs.
 
-    The weight is 1 for a host without GPUs, 1/2 for a host whose GPUs are all in use, and 0 for the
-    host with the most free GPUs. A card that is given in parts counts as free while it has room.
+    The weight is 1 for a host without GPUs. For the others it is from 1/2 to 0: a host is better
+    the more of its CPU and memory would be left, and the fewer of its GPUs are free, both as shares
+    of what it has. So the CPU and memory that the free GPUs need are used last on each host. A card
+    that is given in parts counts as free while it has room.
     """
-    reports = [_report(host) for host in hosts]
-    most = max((report.free_cards for report in reports if report), default=0)
+    return [_without_gpus(host, spec) for host in hosts]
+
+
+def _without_gpus(host: HostState, spec: objects.RequestSpec) -> float:
+    report = _report(host)
+    if report is None or not report.cards:
+        return 1.0
+    left = min(amount.share for amount in host_reports.left(host, spec))
+    return _NO_FREE_GPU * (1 + left - report.free_cards / report.cards) / 2
+
+
+def _policy_first(weights: Sequence[float], policy: Sequence[int]) -> list[float]:
+    """Return *weights*, raised so that hosts with a better rank in *policy* weigh more."""
+    step = max(weights) - min(weights) + _OTHERS
     return [
-        _NO_FREE_GPU * (1 - report.free_cards / most if most else 1)
-        if report and report.cards
-        else 1.0
-        for report in reports
+        weight + (max(policy) - of_host) * step
+        for weight, of_host in zip(weights, policy, strict=True)
     ]
 
 

@@ -114,7 +114,7 @@ class HostGPUs:
         self.stops = stops = Stops(host, counting, releases, parts)
         lost_reasons = LostReasons()
         self.publication = Publication(
-            *(assigned, ledger, usage, reporter, releases, reconciliation, repeats),
+            *(assigned, ledger, usage, reporter, releases, reconciliation, repeats, tracker),
             hypervisor_type,
         )
         self.refusals = Refusals(ways, assigned, vgpus.cards, ledger)

@@ -12,6 +12,7 @@ from nova.compute import provider_tree as nova_provider_tree
 from nova_gpu.virt import periodic
 from nova_gpu.virt.inventory import provider_tree, stranding
 from nova_gpu.virt.inventory.assignment import Assigned
+from nova_gpu.virt.inventory.tracker import Tracker
 from nova_gpu.virt.lifecycle.releases import Releases
 from nova_gpu.virt.repeated_warnings import Repeats
 from nova_gpu.virt.reporter import Reporter
@@ -36,6 +37,7 @@ class Publication:
     releases: Releases
     reconciliation: Reconciliation
     repeats: Repeats
+    tracker: Tracker
     hypervisor_type: Callable[[], str]
 
     def update_provider_tree(self, tree: nova_provider_tree.ProviderTree, nodename: str) -> None:
@@ -63,6 +65,7 @@ class Publication:
                 "Nova's own PCI passthrough may choose devices far from the free GPUs"
             ):
                 self.assigned.whole.sort_neighbours()
+            self.tracker.renew_report(nodename, self.stats())
 
     def _reserve(self, tree: nova_provider_tree.ProviderTree, nodename: str) -> None:
         """Reserve what instances lack of the node; note what is reserved for other reasons."""

@@ -114,6 +114,8 @@ class QuotaTest(QuotaTestBase):
         self.limits.projlimits[self.api.project_id]["class:PGPU"] = 2
         refusal = "quota of class:PGPU is 2, {} in use, and {} more asked for".format
         for server in self.boot_several(one, 3, "ERROR"):
+            fault = self._show_server(server)["fault"]["message"]
+            self.assertIn("ask for at most 2 of the 3 instances at once", fault)
             self._delete_server(server)
         server = self.boot(two, host="host1")
         self.assertIn(refusal(2, 1), self.boot_refused(one))

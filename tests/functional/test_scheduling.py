@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import fixtures
+from nova import objects
 
 from nova_gpu.core.scheduling import stats
 from tests.functional import scheduling
@@ -34,6 +35,32 @@ class WeigherTest(scheduling.SchedulingTestBase):
         self.flags(cpu_only_instances="last", group="gpu")
         server = self.boot(self.flavor(), host=first)
         self.assertEqual(first, self.host_of(server))
+
+
+    def test_single_requests_within_a_period(self) -> None:
+        """They leave a whole host, and any scheduler knows of each claim."""
+        self.start_host("host1")
+        self.start_host("host2")
+        one = self.gpu_flavor(1)
+        chosen = {self.host_of(self.boot(one)) for _ in range(3)}
+        (first,) = chosen
+        node = objects.ComputeNode.get_first_node_by_host_for_old_compat(self.context, first)
+        self.assertEqual(5, stats.loads(node.stats["nova_gpu"]).free_gpus)
+        (other,) = {"host1", "host2"} - chosen
+        self.assertEqual(other, self.host_of(self.boot(self.gpu_flavor(8))))
+
+    def test_the_group_that_is_ranked_is_claimed(self) -> None:
+        """Of two groups the one of which a GPU is in use already, whichever Placement has first"""
+        self.start_host(machine="two-architectures")
+        for architecture, root in (("kepler", "8"), ("fermi", "0")):
+            flavor = self.flavor(gpus="1", gpu_arch=f"s== {architecture}")
+            servers = [self.boot(flavor), self.boot(self.flavor(gpus="1"))]
+            for server in servers:
+                (gpu,) = self.instance(server).resources
+                with self.subTest(architecture):
+                    self.assertEqual(root, gpu.identifier[5])
+                self._delete_server(server)
+            self.period()
 
 
 class ReleasesTest(scheduling.SchedulingTestBase):

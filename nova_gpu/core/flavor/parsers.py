@@ -17,9 +17,6 @@ ALLOWED_COUNTS = f"'= N' or N, with N from 1 to {MAX_GPUS}"
 ALLOWED_TYPES = "the id or the name of a vGPU type, NAME or 's== NAME'"
 ALLOWED_SWITCH = "true or false"
 
-# An instance gets exactly what it asks for, so all of these mean the same.
-_COUNT_OPERATORS = frozenset({"=", "==", ">="})
-
 _KVM = {"kvm": names.QEMU}
 _SYNONYMS = {names.HYPERVISOR: _KVM, names.HYPERVISOR_TYPE: _KVM}
 _OF_SEVERAL_WORDS = frozenset({names.MODEL, names.VGPU_TYPE})
@@ -72,9 +69,9 @@ def parse_count(text: str, key: str = names.GPUS) -> int:
     def refused(reason: str) -> exception.InvalidExtraSpec:
         return exception.InvalidExtraSpec(key, text, reason, ALLOWED_COUNTS)
 
-    stated = text.split()
-    if len(stated) == 2 and stated[0] in _COUNT_OPERATORS:
-        stated = stated[1:]
+    # An instance gets exactly what it asks for, so all operators mean the same.
+    operator = re.match(r"\s*(==|>=|=)(?!=)", text)
+    stated = text[operator.end() if operator else 0 :].split()
     if len(stated) != 1:
         raise refused("an instance gets exactly the number of GPUs it asks for")
     if not re.fullmatch("[0-9]{1,9}", stated[0]):

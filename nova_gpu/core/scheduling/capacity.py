@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from nova_gpu.core import names
@@ -20,6 +21,10 @@ from nova_gpu.core.sets.set_traits import Board
 
 # If there are more combinations for one instance of several groups, only these first ones count.
 _MOST_WAYS = 64
+# With more states of the free GPUs on a host than this they are not all searched.
+_MOST_STATES = 2000
+# With more kinds of requests in a flavor the upper limit of its instances is rougher.
+_MOST_KINDS = 10
 # The traits by which a difference between a group and the request is described
 _TOLD = (
     *(names.TRAIT_ARCHITECTURE, names.TRAIT_HYPERVISOR, names.TRAIT_MODEL),
@@ -136,9 +141,11 @@ def _instances(
         return 0, (
             "Placement has no candidate here: the host lacks another trait or device of the flavor"
         )
-    by_gpus = _packed(requests, host.groups, isolate, most + 1)
+    by_gpus, is_exact = _packed(requests, host.groups, isolate, most + 1)
     if scarcest and most < by_gpus:
         return most, _scarce(scarcest, amounts, host, most)
+    if not is_exact:
+        return by_gpus, f"at least so many: not all combinations of its {host.kind} were tried"
     if by_gpus:
         return by_gpus, f"no more {host.kind}"
     return 0, f"its free {host.kind} do not serve all request groups of the flavor"
@@ -179,9 +186,13 @@ def _possible(
 ) -> Iterator[tuple[int, ...]]:
     """Yield the combinations of *groups* whose traits serve one instance, as :func:`ways`.
 
-    The number of free GPUs is not checked, except for groups whose GPUs are given in exact sets.
+    Whether a group has enough free GPUs for several requests together is not checked, except for
+    groups whose GPUs are given in exact sets.
     """
-    fitting = [[n for n, group in enumerate(groups) if fits(part, group)] for part in requests]
+    fitting = [
+        [n for n, group in enumerate(groups) if fits(part, group) and group.free >= part.count]
+        for part in requests
+    ]
     counts = [part.count for part in requests]
     for way in itertools.islice(itertools.product(*fitting), _MOST_WAYS):
         if not (isolate and len(set(way)) < len(way)) and _are_sets(way, counts, groups):
@@ -232,16 +243,47 @@ def _are_sets(way: Sequence[int], counts: Sequence[int], groups: Sequence[Group]
 
 def _packed(
     requests: Sequence[GroupRequest], groups: Sequence[Group], isolate: bool, most: int
-) -> int:
+) -> tuple[int, bool]:
+    """Return how many instances the GPUs of *groups* suffice for, and whether not for more.
+
+    The number is at most *most*. It is exact if all requests are for as many GPUs, or there are
+    few GPUs.
+    """
     if len(requests) == 1:
         part = requests[0]
-        return min(sum(group.places(part.count) for group in groups if fits(part, group)), most)
-    ways = list(_possible(requests, groups, isolate))
+        count = sum(group.places(part.count) for group in groups if fits(part, group))
+        return min(count, most), True
+    limit = min(_limit(requests, groups, isolate, most), most)
+    counts = {part.count for part in requests}
+    if len(counts) == 1 and not any(group.board for group in groups):
+        return limit, True
+    possible = list(_possible(requests, groups, isolate))
+    if len(possible) < _MOST_WAYS and math.prod(g.free + 1 for g in groups) < _MOST_STATES:
+        return min(_searched(requests, groups, possible), limit), True
+    served = 0
+    while served < limit:
+        # Of the ways in which most GPUs remain in whole places, the first one.
+        way = next(iter(ways(requests, groups, isolate=isolate)), None)
+        if way is None:
+            break
+        taken = dict.fromkeys(way, 0)
+        for index, part in zip(way, requests, strict=True):
+            taken[index] += part.count
+        groups = [
+            dataclasses.replace(group, used=group.used + taken.get(n, 0))
+            for n, group in enumerate(groups)
+        ]
+        served += 1
+    return served, served == limit
 
+
+def _searched(
+    requests: Sequence[GroupRequest], groups: Sequence[Group], possible: Sequence[tuple[int, ...]]
+) -> int:
     @functools.cache
     def best(free: tuple[int, ...]) -> int:
         best_count = 0
-        for way in ways:
+        for way in possible:
             left = list(free)
             for part, index in zip(requests, way, strict=True):
                 left[index] -= part.count
@@ -249,4 +291,36 @@ def _packed(
                 best_count = max(best_count, 1 + best(tuple(left)))
         return best_count
 
-    return min(best(tuple(group.free for group in groups)), most)
+    return best(tuple(group.free for group in groups))
+
+
+def _limit(
+    requests: Sequence[GroupRequest], groups: Sequence[Group], isolate: bool, most: int
+) -> int:
+    """Return an upper limit of :func:`_packed`, which is the number itself for equal requests.
+
+    By Hall's theorem there is a place for each request of each instance if, for each set of
+    requests, the groups that serve any of these have enough places.
+    """
+    fitting = [
+        frozenset(n for n, group in enumerate(groups) if fits(part, group)) for part in requests
+    ]
+    # Of the requests that the same groups serve, only all together can be short of places.
+    kinds = sorted(set(fitting), key=len)[:_MOST_KINDS]
+    limit = most
+    for size in range(1, len(kinds) + 1):
+        for chosen in itertools.combinations(kinds, size):
+            reached = frozenset[int]().union(*chosen)
+            parts = [part for part, of in zip(requests, fitting, strict=True) if of <= reached]
+            smallest = min(part.count for part in parts)
+            if all(part.count == smallest for part in parts):
+                places = [groups[n].places(smallest) for n in reached]
+                needed = len(parts)
+            else:
+                places = [groups[n].free for n in reached]
+                needed = sum(part.count for part in parts)
+            # An isolated instance takes at most one place of each group.
+            once = isolate and needed == len(parts)
+            while limit and sum(min(n, limit) if once else n for n in places) < limit * needed:
+                limit -= 1
+    return limit

@@ -72,17 +72,24 @@ def most_free(request: VGPURequest, divided: Divided) -> int:
     so their numbers do not add up. A type that is given in exact sets counts 0 if no set of the
     size is free.
     """
-    known = divided.facts or ((None, None),) * len(divided.vgpus)
     sets = divided.sets or ((),) * len(divided.vgpus)
     fitting = (
         count
-        for (type_id, name, count), (memory_mib, heads), entry in zip(
-            *(divided.vgpus, known, sets), strict=True
+        for (*_, count), takes, entry in zip(
+            *(divided.vgpus, taking(request, divided), sets), strict=True
         )
-        if _takes(request, VGPUType(type_id, name, memory_mib, heads))
-        and (not entry or all(dict(entry).get(part.count) for part in request.groups))
+        if takes and (not entry or all(dict(entry).get(part.count) for part in request.groups))
     )
     return max(fitting, default=0)
+
+
+def taking(request: VGPURequest, divided: Divided) -> list[bool]:
+    """Return for each type of *divided* whether its vGPUs could serve *request*."""
+    known = divided.facts or ((None, None),) * len(divided.vgpus)
+    return [
+        _takes(request, VGPUType(type_id, name, memory_mib, heads))
+        for (type_id, name, _), (memory_mib, heads) in zip(divided.vgpus, known, strict=True)
+    ]
 
 
 def _takes(request: VGPURequest, facts: VGPUType) -> bool:

@@ -36,6 +36,10 @@ _CLOSED = {
         "keep them from preemptible instances now",
         "keeps its GPUs from preemptible instances now",
     ),
+    names.DISABLED: (
+        "take no new instance: their compute service is disabled",
+        "takes no new instance: its compute service is disabled",
+    ),
 }
 
 
@@ -60,28 +64,32 @@ def missing(
     known: Collection[str],
     *,
     bound: bool = False,
+    where: str = "",
 ) -> Reason | None:
     """Return a reason for the first request group that no provider can serve, ``None`` without any.
 
     :param supplies: for each request, the supplies of its groups; read only until a reason is found
     :param known: the traits that some provider has
     :param bound: whether the supplies are those of the only host that the request permits
+    :param where: the text that limits the supplies to the hosts that the request permits
     """
     for request, of_request in zip(requests, supplies, strict=True):
         if reason := unknown_name(request, known):
             return reason
         for supply in of_request:
-            if reason := _lack(request, supply, known, bound=bound):
-                return reason
+            if reason := _lack(request, supply, known, bound=bound, where=where):
+                return Reason(f"{reason.log_text}{where}", f"{reason.user_text}{where}")
     return None
 
 
 def _lack(
-    request: Request, supply: Supply, known: Collection[str], *, bound: bool
+    request: Request, supply: Supply, known: Collection[str], *, bound: bool, where: str
 ) -> Reason | None:
     """Return why *supply* does not suffice, ``None`` if GPUs have become free meanwhile."""
     if supply.offers is None:
         return too_many_to_count(request, supply.group, supply.providers)
+    if not supply.offers and where and not bound:
+        return Reason.of_both(f"no host has {summary.gpus(request, supply.group)}")
     if not supply.offers:
         return nowhere(request, supply.group, supply.unmet, known, bound=bound)
     return shortage(request, supply.group, supply.offers, bound=bound)
@@ -244,17 +252,31 @@ def closed(request: Request, prefix: str, *, bound: bool = False) -> Reason:
     )
 
 
-def elsewhere(request: Request, resources: Mapping[str, int]) -> Reason:
-    """Return a reason that says: fitting GPUs are free, but not on a host with *resources*."""
-    rest = [
-        f"{amount} {resource_class}"
-        for resource_class, amount in sorted(resources.items())
-        if resource_class != request.resource_class
-    ]
+def elsewhere(request: Request, resources: Mapping[str, int], condition: str | None) -> Reason:
+    """Return a reason that says: fitting GPUs are free, but the rest of the request excludes them.
+
+    :param condition: the condition that does, such as ``on no host with 8 VCPU``, ``None`` if only
+        several together do
+    """
+    if condition is None:
+        rest = [
+            f"{amount} {resource_class}"
+            for resource_class, amount in sorted(resources.items())
+            if resource_class != request.resource_class
+        ]
+        listed = ", ".join(rest)
+        condition = f"not together with {listed} and all else that flavor, image and zone ask for"
+    verb = "is" if request.count == 1 else "are"
     return Reason.of_both(
-        f"{request.count} fitting {summary.kind(request)} are free, but not together with "
-        f"{', '.join(rest)} and all else that flavor, image and zone ask for"
+        f"{request.count} fitting {summary.kind(request, request.count)} {verb} free, but "
+        f"{condition}"
     )
+
+
+def not_together(requests: Sequence[Request]) -> Reason:
+    """Return a reason that says: each request group is free, but not all in one host."""
+    wanted = " and ".join(map(summary.all_of, requests))
+    return Reason.of_both(f"{wanted} asked for: each is free, but not all at once in one host")
 
 
 def _listed(values: Iterable[str]) -> str:

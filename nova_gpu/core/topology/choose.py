@@ -14,6 +14,7 @@ switch.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
@@ -107,11 +108,21 @@ def costs(free: Cells) -> tuple[Cost, ...]:
 
     :param free: the places of free GPUs, as in a host's report
     """
-    places: dict[int, Place] = {}
-    for *place, count in free:
-        for _ in range(count):
-            places[len(places)] = tuple(place)
+    places = _places(free)
     return tuple(cost for cost, _ in _table(sorted(places), places))
+
+
+def rest(free: Cells, count: int) -> Cells:
+    """Return *free* without the best set of *count* GPUs."""
+    places = _places(free)
+    for taken in _table(sorted(places), places)[count][1]:
+        del places[taken]
+    return tuple((*place, n) for place, n in sorted(collections.Counter(places.values()).items()))
+
+
+def _places(free: Cells) -> dict[int, Place]:
+    expanded = (tuple(place) for *place, count in free for _ in range(count))
+    return dict(enumerate(expanded))
 
 
 def _table(

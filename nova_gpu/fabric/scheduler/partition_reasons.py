@@ -82,7 +82,7 @@ def _shortage(
         try:
             offers = {
                 uuid: offer
-                for uuid in placement.providers(context, part, host.uuid)
+                for uuid in placement.providers(context, part, placement.Scope(host.uuid))
                 for offer in placement.offers(context, [uuid], request.resource_class)
             }
             there = sum(offer.free for offer in offers.values())

@@ -17,7 +17,7 @@ from nova import objects
 from nova import utils as nova_utils
 from nova.compute import resource_tracker
 
-from nova_gpu.core import exception
+from nova_gpu.core import exception, names
 from nova_gpu.virt.inventory.placement_client import Amounts
 
 _locked = nova_utils.synchronized(resource_tracker.COMPUTE_RESOURCE_SEMAPHORE, fair=True)
@@ -55,6 +55,18 @@ class Tracker:
         stats = self._find().stats.get(nodename) if refused else None
         if stats:
             stats["failed_builds"] = max(stats.get("failed_builds", 0) - refused, 0)
+
+    def renew_report(self, nodename: str, text: str | None) -> None:
+        """Replace this host's report for the scheduler, which the period has made, by *text*.
+
+        Call this in ``update_provider_tree``: Nova calls that in each claim, under the lock of its
+        records, and saves the node after it. So the scheduler need not wait for a period.
+        """
+        tracker = self._find()
+        stats = tracker.stats.get(nodename)
+        if text and stats and stats.get(names.STATS, text) != text:
+            stats[names.STATS] = text
+            tracker.compute_nodes[nodename].stats = stats
 
     def take_back(self, instance: objects.Instance, own: Collection[objects.Resource]) -> None:
         """Remove the resources *own* from the saved record of *instance* and from the tracker's."""

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import datetime
 from typing import Any, ClassVar
+from unittest import mock
 from urllib import parse
 
 import fixtures
@@ -16,6 +17,7 @@ from oslo_utils import timeutils
 from oslo_utils.fixture import uuidsentinel as uuids
 
 from nova_gpu.core.placement import reserved_hosts
+from nova_gpu.scheduler import placement
 from nova_gpu.scheduler.request_filter import gpu_candidates_filter, gpu_request_filter
 from tests.fixtures.bases.request_filter import RequestFilterTestCase
 from tests.fixtures.cloud_gpus import request_spec
@@ -210,17 +212,50 @@ class ReasonTest(RequestFilterTestCase):
         self.assertEqual("2 GPUs (architecture fermi) asked for, 0 of 8 free (8 in use)", text)
 
     def test_gpus_are_free_but_not_the_rest(self) -> None:
+        """The one condition that excludes their host is named, by few requests."""
         host = self.placement.add_host("host1", vcpus=8)
         self.placement.add_group(host, 8, used=4)
         self.placement.add_host("host2", vcpus=64)
-        text = self.refusal({"gpus": "= 2"}, vcpus=200)
-        self.assertIn("not together with 10 DISK_GB, 512 MEMORY_MB, 200 VCPU and all else", text)
+        amx = ["HW_CPU_X86_AMX_BF16"]
+        both = {"resources1:PGPU": "1", "resources2:PGPU": "1", "group_policy": "isolate"}
+        for specs, kwargs, part in (
+            ({"gpus": "1"}, {"vcpus": 200}, "1 fitting GPU is free, but on no host with 200 VCPU"),
+            ({"gpus": "2"}, {"image_traits": amx}, f"but on no host with the trait {amx[0]}"),
+            (both, {}, "but not from another group of GPUs for each request group"),
+            (both | {"resources2:PGPU": "4", "group_policy": "none"}, {}, "each is free, but not"),
+        ):
+            with (
+                self.subTest(specs=specs),
+                mock.patch.object(placement, "_get", wraps=placement._get) as sent,
+            ):
+                self.assertIn(part, self.refusal(specs, **kwargs))
+                self.assertLess(sent.call_count, 12)
+        self.placement.drain(host, "COMPUTE_STATUS_DISABLED")
+        spec = request_spec({"gpus": "1"})
+        spec.root_forbidden.add("COMPUTE_STATUS_DISABLED")
+        self.check(spec, "free only on hosts that take no new instance: their compute service is")
 
     def test_gpus_are_free_but_in_another_zone(self) -> None:
         self.placement.add_group(self.placement.add_host("host1", aggregates=[uuids.one]), 8)
+        small = self.placement.add_host("host2", aggregates=[uuids.two])
         self.run_filter({"gpus": "= 2"}, aggregates=[uuids.one])
         text = self.refusal({"gpus": "= 2"}, aggregates=[uuids.two])
-        self.assertIn("2 fitting GPUs are free, but", text)
+        self.assertEqual("no host has GPUs among the hosts that the project may use", text)
+        self.placement.add_group(small, 2, used=1)
+        spec = request_spec({"gpus": "2"}, aggregates=[uuids.two])
+        spec.availability_zone = "az1"
+        self.check(spec, "1 of 2 free, at most 1 in one host (1 in use) in zone az1")
+
+    def test_a_move_does_not_count_the_host_that_it_leaves(self) -> None:
+        for name, used in (("host1", 2), ("host2", 7)):
+            self.nodes[f"compute-of-{name}"] = host = self.placement.add_host(name)
+            self.placement.add_group(host, 8, used=used)
+        spec = request_spec({"gpus": "2"})
+        spec.ignore_hosts = ["compute-of-host1"]
+        self.check(spec, "2 GPUs asked for, 1 of 8 free, at most 1 in one host (7 in use) besides")
+        spec = request_spec({"gpus": "2"})
+        spec.force_hosts = ["compute-of-host2"]
+        self.check(spec, "2 GPUs asked for, 1 of 8 free, at most 1 in one host (7 in use)")
 
     def test_the_host_asked_for_is_the_one_spoken_of(self) -> None:
         for name, used in (("host1", 7), ("host2", 0)):

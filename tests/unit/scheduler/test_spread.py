@@ -14,7 +14,11 @@ from nova.scheduler import host_manager
 from oslo_utils import uuidutils
 
 from benchmarks import claim_race, host_states
+from nova_gpu.core import names
+from nova_gpu.core.flavor import request
+from nova_gpu.core.scheduling import stats
 from nova_gpu.scheduler import host_reports, recent_choices
+from nova_gpu.scheduler.recent_choices import Taken
 from nova_gpu.scheduler.weights import GPUWeigher
 from tests.fixtures.partitions import H100
 
@@ -36,22 +40,25 @@ class SpreadTest(test.NoDBTestCase):
         spec.instance_uuid = instance_uuid
         return str(claim_race.best_first(states, spec, weigher or GPUWeigher())[0].host)
 
-    def race(self, processes: int, threads: int, instances: int = 1) -> int:
+    def race(
+        self, processes: int, threads: int, instances: int = 1, *, reports: bool = True
+    ) -> int:
         """How many claims are lost in all"""
         chance = random.Random(20261124)
-        found = claim_race.race(HOSTS, processes, threads, chance, instances)
+        found = claim_race.race(HOSTS, processes, threads, chance, instances, reports=reports)
         self.assertEqual(HOSTS * host_states.GPUS, found.used)
         return found.lost
 
     def test_the_threads_of_a_process_lose_no_claims_to_each_other(self) -> None:
-        self.assertEqual(0, self.race(1, 32))
+        for reports in (True, False):
+            self.assertEqual(0, self.race(1, 32, reports=reports))
         self.assertEqual(0, self.race(1, 8, host_states.GPUS))
 
     def test_few_of_a_burst_lose_their_claims(self) -> None:
         for processes, threads, instances, most in (
-            (4, 2, 1, 0.1),
-            (2, 8, 1, 0.1),
-            (2, 4, host_states.GPUS, 0.2),
+            (4, 2, 1, 0.15),
+            (2, 8, 1, 0.15),
+            (2, 4, host_states.GPUS, 0.1),
         ):
             with self.subTest(processes=processes, threads=threads, instances=instances):
                 lost = self.race(processes, threads, instances)
@@ -68,7 +75,8 @@ class SpreadTest(test.NoDBTestCase):
         self.assertEqual(chosen, [self.first(states[:], each) for each in uuids])
 
     def test_a_host_that_reports_is_as_good_as_it_says(self) -> None:
-        """Full ones come last until then, whatever they have reported before."""
+        """Full ones come last until then, and for the seconds in which the host may not have made
+        its claim yet."""
         weigher = GPUWeigher()
         states = host_states.states(3, all_free=True)
         chosen = [self.first(states, uuidutils.generate_uuid(), weigher) for _ in range(3)]
@@ -78,6 +86,7 @@ class SpreadTest(test.NoDBTestCase):
         for state in states:
             if state is not freed:
                 self.assertIsNot(host_reports.report(state), host_reports.report(freed))
+        self.useFixture(fixtures.MonkeyPatch("nova_gpu.scheduler.recent_choices._BURST_S", 0))
         self.assertEqual(freed.host, self.first(states, uuidutils.generate_uuid(), weigher))
 
     def test_what_was_chosen_is_forgotten(self) -> None:
@@ -90,21 +99,6 @@ class SpreadTest(test.NoDBTestCase):
         self.useFixture(fixtures.MonkeyPatch("nova_gpu.scheduler.recent_choices._LASTS_S", 0))
         self.assertEqual(alone, [self.first(states, each, weigher) for each in uuids])
 
-    def test_after_a_burst_novas_weighers_decide_again(self) -> None:
-        """What was chosen is still known not to be free."""
-        weigher = GPUWeigher()
-        states = host_states.states(2, all_free=True)
-        host_states.report_partitions(states[0], range(1, 7), ())
-        host_states.report_partitions(states[1], range(1, 7), ())
-        states[0].free_ram_mb -= 1024
-        self.useFixture(fixtures.MonkeyPatch("nova_gpu.scheduler.recent_choices._BURST_S", 0))
-        spec = host_states.request_spec({"gpus": "1", "resources:PGPU": "1"})
-        chosen = []
-        for _ in range(4):
-            spec.instance_uuid = uuidutils.generate_uuid()
-            chosen.append(claim_race.best_first(states, spec, weigher)[0])
-        self.assertEqual([states[1]] * 2 + [states[0]] * 2, chosen)
-
     def test_hosts_weighed_anew_for_alternates_are_not_chosen_again(self) -> None:
         states = host_states.states(2, all_free=True)
         for _ in range(16):
@@ -113,16 +107,56 @@ class SpreadTest(test.NoDBTestCase):
             self.assertNotEqual(first, other)  # an alternate, at which nothing was claimed
             self.assertEqual(other, self.first(states, uuidutils.generate_uuid(), weigher))
 
-    def test_an_instance_of_a_group_goes_where_novas_weighers_send_it(self) -> None:
-        weigher = GPUWeigher()
-        states = host_states.states(2, all_free=True)
-        states[0].free_ram_mb -= 1024
-        spec = host_states.spec()
-        spec.instance_group = objects.InstanceGroup(policy="soft-affinity", hosts=[])
-        for _ in range(3):
-            spec.instance_uuid = uuidutils.generate_uuid()
-            (best, _) = claim_race.best_first(states, spec, weigher)
-            self.assertEqual(states[1].host, best.host)
+    def test_soft_policies_of_server_groups_decide_before_packing(self) -> None:
+        """Also for instances without GPUs, which would all go to the host with the fewest free."""
+        for policy, expected in (("soft-anti-affinity", 3), ("soft-affinity", 1)):
+            for specs in ({"gpus": "1"}, {"gpus": "1", "gpu:distribution": "spread"}, {}):
+                states = host_states.states(3, all_free=True)
+                host_states.report_partitions(states[0], range(1, 4), ())
+                spec = host_states.request_spec(specs)
+                group = objects.InstanceGroup(policy=policy, hosts=[], members=[])
+                spec.instance_group, weigher, chosen = group, GPUWeigher(), set()
+                for _ in range(3):
+                    spec.instance_uuid = uuidutils.generate_uuid()
+                    group.members = [*group.members, spec.instance_uuid]
+                    best, *_ = claim_race.best_first(states, spec, weigher)
+                    best.instances[spec.instance_uuid] = objects.Instance()
+                    chosen.add(best.host)
+                with self.subTest(policy=policy, specs=specs):
+                    self.assertEqual(expected, len(chosen))
+
+    def test_single_requests_within_a_period_are_packed(self) -> None:
+        """Four of 1 on four empty hosts leave three whole hosts, whatever else is free there."""
+        vgpus = {"resources:VGPU": "1", "vgpu_type": "GRID P4-1Q"}
+        for specs, burst_s in (({"gpus": "1"}, 10), ({"gpus": "1"}, 0), (vgpus, 10)):
+            for several in (1, 8):
+                states, weigher = host_states.states(4, all_free=True), GPUWeigher()
+                if specs is vgpus:
+                    for state in states:
+                        _offer_vgpus(state, 8)
+                spec = host_states.request_spec(specs)
+                spec.num_instances, there, chosen = several, states, []
+                self.useFixture(
+                    fixtures.MonkeyPatch("nova_gpu.scheduler.recent_choices._BURST_S", burst_s)
+                )
+                for _ in range(4):
+                    spec.instance_uuid = uuidutils.generate_uuid()
+                    there = claim_race.best_first(there, spec, weigher)
+                    if several > 1:
+                        there[0].consume_from_request(spec)
+                    chosen.append(there[0].host)
+                with self.subTest(specs=specs, burst=burst_s, several=several):
+                    self.assertEqual(1, len(set(chosen)))
+
+    def test_a_burst_takes_the_last_free_gpu_of_a_thousand_hosts_first(self) -> None:
+        """Nova's other weighers would send it to an empty host."""
+        states, weigher = host_states.states(1000, all_free=True), GPUWeigher()
+        host_states.report_partitions(states[0], range(1, 8), ())
+        states[0].free_ram_mb //= 8
+        states[0].vcpus_used, states[0].free_disk_mb = 112, states[0].free_disk_mb // 8
+        self.first(states, uuidutils.generate_uuid(), weigher)
+        spec = host_states.request_spec({"gpus": "1"})
+        self.assertIs(states[0], claim_race.best_first(states, spec, weigher)[0])
 
     def test_a_host_is_full_once_all_that_it_reported_is_chosen(self) -> None:
         """Packed where the fewest are free, and no more there than that"""
@@ -141,20 +175,21 @@ class SpreadTest(test.NoDBTestCase):
         made = recent_choices.Choices()
         states = host_states.states(8, all_free=True)
         report = host_reports.report(states[0])
-        assert report is not None
+        asked = request.of({"gpus": "1"}).whole
+        assert report and asked
 
         def choose(host: host_manager.HostState) -> None:
             for _ in range(200):
-                made.taken("PGPU", one=True)
-                made.add(uuidutils.generate_uuid(), host, report, "PGPU", 1)
+                Taken(made, "PGPU").of(host, report)
+                made.add(uuidutils.generate_uuid(), host, report, asked)
 
         interval = sys.getswitchinterval()
         self.addCleanup(sys.setswitchinterval, interval)
         sys.setswitchinterval(1e-6)
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             list(pool.map(choose, states))
-        taken = made.taken("PGPU", one=True)
-        self.assertEqual([200] * 8, [taken.of(state, report) for state in states])
+        taken = Taken(made, "PGPU")
+        self.assertEqual([200] * 8, [len(taken.of(state, report)) for state in states])
 
     def test_those_of_one_request_fill_a_host_before_the_next(self) -> None:
         weigher = GPUWeigher()
@@ -194,6 +229,12 @@ class SpreadTest(test.NoDBTestCase):
             order = claim_race.best_first(tried, spec, GPUWeigher())
             self.assertEqual(tried[3:], order[:2])
             self.assertLess(order.index(tried[0]), order.index(tried[1]))
+
+
+def _offer_vgpus(host: host_manager.HostState, free: int) -> None:
+    divided = stats.Divided(2, 2, (("nvidia-63", "GRID P4-1Q", free),))
+    report = stats.Report(stats.HostStats("QEMU", ()), (), divided=divided)
+    host.stats = {**host.stats, names.STATS: stats.dumps(report)}
 
 
 def _of_several(specs: dict[str, str]) -> objects.RequestSpec:

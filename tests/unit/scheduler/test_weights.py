@@ -41,6 +41,9 @@ def host(
     state = host_manager.HostState(name, name, None)
     state.uuid = uuidutils.generate_uuid()
     state.stats = {}
+    state.vcpus_total, state.cpu_allocation_ratio = 100, 1.0
+    state.total_usable_ram_mb = state.free_ram_mb = 51200
+    state.ram_allocation_ratio = 1.0
     if gpus is not None:
         report = stats.Report(stats.HostStats("LXC", (GROUP,)), (topology.cells(gpus),))
         state.stats["nova_gpu"] = stats.dumps(report)
@@ -146,7 +149,8 @@ class GPUWeigherTest(test.NoDBTestCase):
 
     def test_spreading_within_a_period(self) -> None:
         hosts = [self.named("A"), self.named("B"), self.named("A")]
-        hosts[0].num_instances, hosts[2].host = 1, "A2"
+        hosts[0].num_instances, hosts[0].stats["num_instances"] = 1, "1"
+        hosts[2].host = "A2"
         spread = {"gpus": "1", "gpu:distribution": "spread"}
         self.assertEqual(["A2", "A", "B"], self.order(hosts, **spread))
 

@@ -132,6 +132,27 @@ class PackingTest(unittest.TestCase):
                 (answer,) = capacity.answers(parts, {}, [host(*groups)], isolate=isolate)
                 self.assertEqual(expected, answer.instances)
 
+    def test_many_groups(self) -> None:
+        """Full ones come first, and no number is below what there is without saying so."""
+        for full, free, parts, isolate, instances in (
+            (9, 3, [1, 1], False, 12),
+            (4, 3, [1, 1, 1], False, 8),
+            (9, 3, [1, 1], True, 12),
+            (70, 1, [1, 1], True, 0),
+            (0, 200, [2, 2, 2, 2], True, 200),
+        ):
+            groups = [group(0)] * full + [group(8)] * free
+            with self.subTest(full=full, free=free, parts=parts):
+                requests = [asked(count) for count in parts]
+                (answer,) = capacity.answers(requests, {}, [host(*groups)], isolate=isolate)
+                self.assertEqual(instances, answer.instances)
+                self.assertNotIn("at least", answer.reason)
+        groups = [group(24, total=24)] * 5
+        (answer,) = capacity.answers([asked(1), asked(2)], {}, [host(*groups)])
+        self.assertEqual((40, "no more GPUs"), (answer.instances, answer.reason))
+        (answer,) = capacity.answers([asked(3), asked(5)], {}, [host(*[group(23, total=23)] * 5)])
+        self.assertIn("at least", answer.reason)
+
 
 def _brute_force(
     parts: Sequence[GroupRequest], groups: Sequence[Group], free: list[int], isolate: bool

@@ -161,7 +161,9 @@ class LengthTest(unittest.TestCase):
             reasons.too_few(asked, 1000, 999),
             reasons.shortage(asked, group, offers),
             reasons.too_many_to_count(asked, group, 1000),
-            reasons.elsewhere(asked, resources),
+            reasons.elsewhere(asked, resources, None),
+            reasons.elsewhere(asked, resources, f"on no host with the trait {'CUSTOM_X' * 15}"),
+            reasons.not_together([asked]),
         ):
             assert reason
             for text in (reason.log_text, reason.user_text):
