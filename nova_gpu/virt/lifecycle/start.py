@@ -21,6 +21,7 @@ from nova_gpu.core.device import Device
 from nova_gpu.core.flavor import request
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.model import GPU
+from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.virt.delivery.delivery import Grant
 from nova_gpu.virt.inventory.assignment import Supply
 from nova_gpu.virt.inventory.published import Holding
@@ -122,7 +123,10 @@ class Start:
     def grants(self) -> tuple[Grant, ...]:
         return tuple(holding.grant for holding in self.holdings)
 
+    @property
+    def cards(self) -> list[GPU]:
+        return [grant for grant in self.grants if isinstance(grant, GPU)]
 
-def cards(grants: Collection[Grant]) -> list[GPU]:
-    """Return the whole cards among *grants*."""
-    return [grant for grant in grants if isinstance(grant, GPU)]
+    @property
+    def slots(self) -> list[Slot]:
+        return [grant for grant in self.grants if isinstance(grant, Slot)]

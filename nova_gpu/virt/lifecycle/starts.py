@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
-from typing import Any
 
 from nova import exception as nova_exception
 from nova import objects
@@ -17,12 +16,10 @@ from nova.virt.libvirt import config as vconfig
 from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import device, exception, flavor_mismatch, names
+from nova_gpu.core import exception, flavor_mismatch, names
 from nova_gpu.core.device import Device
-from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.guest import devices as guest_devices
 from nova_gpu.core.guest.devices import GuestDevice
-from nova_gpu.core.model import GPU
 from nova_gpu.core.topology.nearness import Neighbour
 from nova_gpu.core.vgpu.vgpu import VGPUType
 from nova_gpu.virt import counters, libvirt_errors
@@ -32,11 +29,10 @@ from nova_gpu.virt.delivery.ways import Ways
 from nova_gpu.virt.inventory import counting, stranding
 from nova_gpu.virt.inventory.assignment import Assigned
 from nova_gpu.virt.inventory.counting import Counting
-from nova_gpu.virt.inventory.published import Holding
 from nova_gpu.virt.lifecycle import refusals
 from nova_gpu.virt.lifecycle.lost_reasons import LostReasons
 from nova_gpu.virt.lifecycle.proofs import Proofs
-from nova_gpu.virt.lifecycle.start import Kind, Start, Step, cards
+from nova_gpu.virt.lifecycle.start import Kind, Start, Step
 from nova_gpu.virt.lifecycle.stops import Stops
 from nova_gpu.virt.lifecycle.vgpus import VGPUs
 from nova_gpu.virt.reporter import Reporter
@@ -92,7 +88,7 @@ class Starts:
         with contextlib.suppress(Exception):
             held = self.assigned.held_of(self.assigned.whole, instance.resources)
             flavor_request = records.request_of(instance)
-            own = cards([holding.grant for holding in held])
+            own = [holding.grant for holding in held]
             # No card is taken from the host for a guest that cannot start with it.
             self.ways.whole.refuse(instance, flavor_request, own)
             for card in own:
@@ -232,18 +228,12 @@ class Starts:
                 delivery.refuse(start.instance, start.flavor, own)
 
     def _prepare(self, start: Start) -> None:
-        for delivery, own in self._deliveries(start.grants):
-            for card in cards(own):
-                delivery.prepare(card, start.instance.uuid)
-            self.ways.sets.join(_devices_of(own), start.instance.uuid)
+        for card in start.cards:
+            self.ways.whole.prepare(card, start.instance.uuid)
+        self.ways.sets.join(start.devices, start.instance.uuid)
         # What is made for a guest is removed after it; a whole card stays clean until it is given.
-        self._use(device.slots(start.devices))
-        self.vgpus.make(start.instance.uuid, start.devices)
-
-    def _use(self, devices: Collection[Device]) -> None:
-        """Note that the guest may use *devices* from now on, so that they are not clean."""
-        self.proofs.revoke(devices)
-        self.ledger.was_used(devices)
+        self.proofs.revoke(start.slots)
+        self.vgpus.make(start.instance.uuid, start.slots)
 
     def _new(self, start: Start, before: frozenset[Device]) -> frozenset[Device]:
         """Return the devices of a start that no guest of the instance had before.
@@ -380,7 +370,7 @@ class Starts:
         with _in_novas_words(start):
             start = self._with_devices(start)
             self._refuse_unheld(instance, start.devices)
-            self._use(start.devices)
+            self.proofs.revoke(start.devices)
             elements: list[GuestDevice] = []
             for delivery, own in self._deliveries(start.grants):
                 elements += delivery.render(instance, start.flavor, guest, own)
@@ -415,52 +405,33 @@ class Starts:
             or to the instance's network functions and disks, as the flavor requires
         :raises NoneFree: for the same reason, if the instance claimed the devices for this start
         """
-        flavor_request = start.flavor
-        if not start.devices and not (flavor_request.asks_for_gpus or flavor_request.vgpu_words):
+        request, reasons = start.flavor, []
+        if not start.devices and not (request.asks_for_gpus or request.vgpu_words):
             return
         hypervisor_type = self.hypervisor_type()
         for supply, own in start.held.items():
-            if reason := supply.mismatch(flavor_request, own, hypervisor_type, is_new=start.is_new):
+            if reason := supply.mismatch(request, own, hypervisor_type, is_new=start.is_new):
                 raise exception.RequestMismatch(
                     reason,
                     "check that [filter_scheduler]enabled_filters of nova-scheduler has GPUFilter, "
                     f"and change a flavor to one with {supply.noun} only by a resize",
                 )
-            if start.is_new and (
-                reason := supply.apart(flavor_request, own, hypervisor_type)
-                or self._not_beside(start.instance, flavor_request, own)
-            ):
-                if start.takes(Step.ABORT):
-                    raise exception.BetterElsewhere(
-                        None, reason, "another host may have free GPUs that are close enough"
-                    )
-                if start.claimed:
-                    raise exception.NoneFree(reason, "start it again when other GPUs are free")
-                # Nova does not schedule a moved instance again: an error would lose the instance.
-                LOG.warning(
-                    "Starting the moved instance nevertheless: %s", reason, instance=start.instance
+            if start.is_new:
+                reasons.append(supply.apart(request, own, hypervisor_type))
+        if start.is_new and request.whole and request.whole.arrangement.insists_on_near:
+            near = self.neighbours(start.instance)
+            reasons.append(flavor_mismatch.not_beside(request.whole.arrangement, start.cards, near))
+        for reason in filter(None, reasons):
+            if start.takes(Step.ABORT):
+                raise exception.BetterElsewhere(
+                    None, reason, "another host may have free GPUs that are close enough"
                 )
-
-    def _not_beside(
-        self,
-        instance: objects.Instance,
-        flavor_request: FlavorRequest,
-        own: Collection[Holding[Any, Any]],
-    ) -> str | None:
-        """Return why cards in *own* are too far from the instance's network functions or disks.
-
-        Return ``None`` if they are near enough, or the flavor does not require it.
-        """
-        if not (flavor_request.whole and flavor_request.whole.arrangement.insists_on_near):
-            return None
-        own_cards = cards([holding.grant for holding in own])
-        return flavor_mismatch.not_beside(
-            flavor_request.whole.arrangement, own_cards, self.neighbours(instance)
-        )
-
-
-def _devices_of(grants: Collection[Grant]) -> list[Device]:
-    return [grant.address if isinstance(grant, GPU) else grant for grant in grants]
+            if start.claimed:
+                raise exception.NoneFree(reason, "start it again when other GPUs are free")
+            # Nova does not schedule a moved instance again: an error would lose the instance.
+            LOG.warning(
+                "Starting the moved instance nevertheless: %s", reason, instance=start.instance
+            )
 
 
 def _tell(

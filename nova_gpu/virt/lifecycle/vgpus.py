@@ -152,12 +152,12 @@ class VGPUs:
                 )
         return True
 
-    def make(self, instance_uuid: str, devices: Iterable[Device]) -> None:
-        """Create the instance's vGPUs at the slots among *devices*.
+    def make(self, instance_uuid: str, slots: Iterable[Slot]) -> None:
+        """Create the instance's vGPUs at *slots*.
 
         :raises DeviceUnavailable: if one of them cannot be made now
         """
-        for slot in sorted(device.slots(devices)):
+        for slot in sorted(slots):
             other = self._made.instances().get(slot)
             if other not in (None, instance_uuid) and self.cards.look.is_made(slot, other):
                 raise exception.DeviceUnavailable(
