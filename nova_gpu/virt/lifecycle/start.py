@@ -86,12 +86,14 @@ class Start:
 
     ``claimed``: whether it claimed its devices for this start, after it released its own at a stop.
     ``held``: its devices of this host, by inventory: whole cards and parts.
+    ``had``: the devices that its guest had before on this host.
     """
 
     kind: Kind
     instance: objects.Instance
     claimed: bool = False
     held: Holdings = dataclasses.field(default_factory=dict)
+    had: frozenset[Device] = frozenset()
 
     def takes(self, step: Step) -> bool:
         return step in STEPS[self.kind]
@@ -118,6 +120,10 @@ class Start:
     @functools.cached_property
     def devices(self) -> frozenset[Device]:
         return frozenset(holding.device for holding in self.holdings)
+
+    @property
+    def new(self) -> frozenset[Device]:
+        return self.devices - self.had
 
     @functools.cached_property
     def grants(self) -> tuple[Grant, ...]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 
 from nova import exception as nova_exception
 from nova import objects
@@ -24,7 +24,6 @@ from nova_gpu.core.topology.nearness import Neighbour
 from nova_gpu.core.vgpu.vgpu import VGPUType
 from nova_gpu.virt import counters, libvirt_errors
 from nova_gpu.virt.delivery import guest_config
-from nova_gpu.virt.delivery.delivery import Delivery, Grant
 from nova_gpu.virt.delivery.ways import Ways
 from nova_gpu.virt.inventory import counting, stranding
 from nova_gpu.virt.inventory.assignment import Assigned
@@ -104,11 +103,14 @@ class Starts:
         :raises nova.exception.BuildAbortException: if no other host could
         """
         start = Start(Kind.of_spawn(instance, self.compute_host), instance)
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(self.lost_reasons.noting(start.instance.uuid))
-            if start.kind is Kind.REBUILD:
-                stack.enter_context(self._doubted(start))
-            yield stack.enter_context(self._given(start))
+        is_rebuild = start.kind is Kind.REBUILD
+        with (
+            self.lost_reasons.noting(instance.uuid),
+            self._doubted(instance) if is_rebuild else contextlib.nullcontext(),
+            _in_novas_words(start),
+            self._given(start) as ready,
+        ):
+            yield ready
 
     @contextlib.contextmanager
     def starting(
@@ -124,60 +126,49 @@ class Starts:
         :raises nova.exception.ComputeResourcesUnavailable: if another host may start the guest
         :raises nova.exception.InstanceUnacceptable: if no other host could
         """
-        start = Start(kind, instance)
-        self.refusals.forget(start.instance)
+        self.refusals.forget(instance)
         with contextlib.ExitStack() as stack:
             ready = None
             try:
-                ready = stack.enter_context(self._counted_and_given(start, end))
+                ready = stack.enter_context(self._counted_and_given(Start(kind, instance), end))
             except nova_exception.NovaException as error:
-                if not self._stays(start, error):
+                is_uncounted = isinstance(error.__cause__, _UNCOUNTED)
+                if instance.task_state not in _STAYS or not (
+                    is_uncounted or counting.is_without(instance)
+                ):
                     raise
-                self.refusals.refuse_start(start.instance, error)
+                self.refusals.refuse_start(instance, error)
             yield ready
 
     @contextlib.contextmanager
     def _counted_and_given(self, start: Start, end: Callable[[], None] | None) -> Iterator[Start]:
-        with contextlib.ExitStack() as stack:
-            with _in_novas_words(start):
-                if end and self.assigned and start.takes(Step.GIVE_UP):
-                    self.stops.give_up(start.instance, end)
-                if self.assigned and start.takes(Step.COUNT):
-                    start = stack.enter_context(self._counted(start))
+        with _in_novas_words(start), contextlib.ExitStack() as stack:
+            if end and self.assigned and start.takes(Step.GIVE_UP):
+                self.stops.give_up(start.instance, end)
+            if self.assigned and start.takes(Step.COUNT):
+                start = stack.enter_context(self._counted(start))
             yield stack.enter_context(self._given(start))
-
-    def _stays(self, start: Start, error: nova_exception.NovaException) -> bool:
-        """Return whether an instance stays as it is after this error, in place of ERROR."""
-        if start.instance.task_state not in _STAYS:
-            return False
-        return isinstance(error.__cause__, _UNCOUNTED) or counting.is_without(start.instance)
 
     @contextlib.contextmanager
     def _given(self, start: Start) -> Iterator[Start]:
         """Reserve, judge and prepare the devices of a start; if it fails, undo that."""
+        instance = start.instance
         with contextlib.ExitStack() as stack:
-            with self._refusing(start):
+            try:
                 start = self._with_devices(start)
                 # First, because devices are back in the pool as soon as a hold ends or is refused.
-                before = stack.enter_context(self.holding(start.instance.uuid, start.devices))
-                self._judge(start, before)
+                had = stack.enter_context(self.holding(instance.uuid, start.devices))
+                start = dataclasses.replace(start, had=had)
+                self._judge(start)
                 self._prepare(start)
-            stack.enter_context(self._billed(start, before))
-            stack.enter_context(_in_novas_words(start))
-            stack.enter_context(libvirt_errors.translated(start.instance.uuid, start.grants))
-            stack.enter_context(self.vgpus.start(start.instance, start.grants, is_new=start.is_new))
+            except (exception.GPUError, nova_exception.NovaException):
+                if start.kind is Kind.SPAWN:  # else Nova counts a failed build of this host
+                    self.counting.tracker.refused_build()
+                raise
+            stack.enter_context(self._billed(start))
+            stack.enter_context(libvirt_errors.translated(instance.uuid, start.grants))
+            stack.enter_context(self.vgpus.start(instance, start.grants, is_new=start.is_new))
             yield start
-
-    @contextlib.contextmanager
-    def _refusing(self, start: Start) -> Iterator[None]:
-        """Wrap the steps before libvirt; a refusal of theirs is no failed build of the host."""
-        try:
-            with _in_novas_words(start):
-                yield
-        except nova_exception.NovaException:
-            if start.kind is Kind.SPAWN:
-                self.counting.tracker.refused_build()
-            raise
 
     def _with_devices(self, start: Start) -> Start:
         """Return *start* with the devices that the instance has on this host.
@@ -199,33 +190,25 @@ class Starts:
             raise
 
     @contextlib.contextmanager
-    def _doubted(self, start: Start) -> Iterator[None]:
+    def _doubted(self, instance: objects.Instance) -> Iterator[None]:
         """Wrap a part of a rebuild, after whose failure Nova deletes the instance's allocation."""
         try:
             yield
         except BaseException:
-            self.counting.doubt(start.instance)
+            self.counting.doubt(instance)
             raise
 
-    def _judge(self, start: Start, before: frozenset[Device]) -> None:
-        """Refuse a start that the instance's devices, its quota or this host rule out.
-
-        :param before: the devices that the guest had before
-        """
+    def _judge(self, start: Start) -> None:
+        """Refuse a start that the instance's devices, its quota or this host rule out."""
         self._compare(start)
         if start.takes(Step.RECHECK):
             self.counting.recheck(start.instance, start.flavor)
         if start.takes(Step.STRAND) and not start.devices:
             stranding.refuse(start.instance, start.flavor, self.free, self.left)
-        if start.is_new:
-            self.proofs.refuse_unjudged(self._new(start, before))
-        self._refuse_unfit(start)
-
-    def _refuse_unfit(self, start: Start) -> None:
-        """Refuse a guest that libvirt could not start with the devices."""
-        for delivery, own in self._deliveries(start.grants):
-            if own:
-                delivery.refuse(start.instance, start.flavor, own)
+        # A rebuild recovers an instance with the devices that the database counts for it.
+        if start.is_new and start.kind is not Kind.REBUILD:
+            self.proofs.refuse_unjudged(start.new)
+        self.ways.refuse(start.instance, start.flavor, start.grants, self.vgpus.cards.look.kind)
 
     def _prepare(self, start: Start) -> None:
         for card in start.cards:
@@ -235,27 +218,15 @@ class Starts:
         self.proofs.revoke(start.slots)
         self.vgpus.make(start.instance.uuid, start.slots)
 
-    def _new(self, start: Start, before: frozenset[Device]) -> frozenset[Device]:
-        """Return the devices of a start that no guest of the instance had before.
-
-        A rebuild recovers an instance with the devices that the database counts for it.
-        """
-        if start.kind is not Kind.REBUILD:
-            return start.devices - before
-        now = self.ledger.now
-        had = now.had_by(start.instance.uuid) | now.counted_for(start.instance.uuid)
-        return start.devices - before - had
-
     @contextlib.contextmanager
-    def _billed(self, start: Start, before: frozenset[Device]) -> Iterator[None]:
+    def _billed(self, start: Start) -> Iterator[None]:
         """Report the devices that the instance gets, and their release if it loses them again."""
         instance = start.instance
         owner = Owner(instance.uuid, instance.project_id)
-        # A rebuilt instance is spawned with devices that it had *before*.
         new = {
             holding.device: holding.group.product
             for holding in start.holdings
-            if start.is_new and holding.device not in before
+            if start.is_new and holding.device in start.new
         }
         if start.is_new:
             self.reporter.claimed(owner, new)
@@ -313,8 +284,10 @@ class Starts:
         try:
             # No other host is tried: the instance is here.
             start = Start(Kind.REBOOT, instance)
-            with self._doubted(start), _in_novas_words(start), self._counted(start):
-                self._refuse_unfit(self._with_devices(start))
+            with self._doubted(instance), _in_novas_words(start), self._counted(start):
+                start = self._with_devices(start)
+                kind = self.vgpus.cards.look.kind
+                self.ways.refuse(instance, start.flavor, start.grants, kind)
         except nova_exception.NovaException as error:
             # Nova keeps the new image's properties, and saves the instance with this one.
             if stated := guest_config.defined_machine_type(self.stops.host, instance):
@@ -372,15 +345,12 @@ class Starts:
             self._refuse_unheld(instance, start.devices)
             self.proofs.revoke(start.devices)
             elements: list[GuestDevice] = []
-            for delivery, own in self._deliveries(start.grants):
+            for delivery, own in self.ways.deliveries(start.grants, self.vgpus.cards.look.kind):
                 elements += delivery.render(instance, start.flavor, guest, own)
             if start.devices:
                 parts = [holding.group.facts for holding in start.held[self.assigned.parts]]
                 _tell(instance, elements, parts)
         return guest_config.with_cliques(guest)
-
-    def _deliveries(self, grants: Collection[Grant]) -> Iterator[tuple[Delivery, list[Grant]]]:
-        return self.ways.deliveries(grants, self.vgpus.cards.look.kind)
 
     def _refuse_unheld(self, instance: objects.Instance, devices: Set[Device]) -> None:
         """Refuse to add devices to a guest's configuration that :meth:`holding` has not reserved.
@@ -459,6 +429,7 @@ def _tell(
 @contextlib.contextmanager
 def _in_novas_words(start: Start) -> Iterator[None]:
     """Wrap a start: log nova-gpu's errors, and raise Nova's, which the instance's user reads."""
+    uuid = start.instance.uuid
     try:
         yield
     except exception.GPUError as error:
@@ -468,19 +439,11 @@ def _in_novas_words(start: Start) -> Iterator[None]:
         # The log also names what the user must not see. And if a reboot fails while the guest runs,
         # Nova does not log the reason.
         LOG.warning("Refused to start the guest: %s", error, instance=start.instance)
-        raise refusals.expected(_translated(error, start)) from error
-
-
-def _translated(error: exception.GPUError, start: Start) -> nova_exception.NovaException:
-    """Return the error of Nova that replaces *error*, with its text for the instance's user.
-
-    Nova tries another host only after ComputeResourcesUnavailable.
-    """
-    reason = str(error)
-    if isinstance(error, exception.GuestError):
-        reason = error.user_text
-    if isinstance(error, exception.GuestCannotStart):
-        return nova_exception.ComputeResourcesUnavailable(reason=reason)
-    if start.takes(Step.ABORT):
-        return nova_exception.BuildAbortException(instance_uuid=start.instance.uuid, reason=reason)
-    return nova_exception.InstanceUnacceptable(instance_id=start.instance.uuid, reason=reason)
+        reason = error.user_text if isinstance(error, exception.GuestError) else str(error)
+        failure = nova_exception.InstanceUnacceptable(instance_id=uuid, reason=reason)
+        if isinstance(error, exception.GuestCannotStart):
+            # The only error after which Nova tries another host
+            failure = nova_exception.ComputeResourcesUnavailable(reason=reason)
+        elif start.takes(Step.ABORT):
+            failure = nova_exception.BuildAbortException(instance_uuid=uuid, reason=reason)
+        raise refusals.expected(failure) from error
