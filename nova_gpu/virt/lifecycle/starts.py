@@ -31,11 +31,10 @@ from nova_gpu.virt.inventory.counting import Counting
 from nova_gpu.virt.lifecycle import refusals
 from nova_gpu.virt.lifecycle.lost_reasons import LostReasons
 from nova_gpu.virt.lifecycle.proofs import Proofs
-from nova_gpu.virt.lifecycle.start import Kind, Start, Step
+from nova_gpu.virt.lifecycle.start import Holdings, Kind, Start, Step
 from nova_gpu.virt.lifecycle.stops import Stops
 from nova_gpu.virt.lifecycle.vgpus import VGPUs
 from nova_gpu.virt.reporter import Reporter
-from nova_gpu.virt.usage import records
 from nova_gpu.virt.usage.ledger import Ledger, Owner
 from nova_gpu.virt.usage.reader import UsageReader
 
@@ -85,12 +84,12 @@ class Starts:
         if self.ways.whole.shares_driver or not self.assigned:
             return  # then cards are not taken from the host
         with contextlib.suppress(Exception):
-            held = self.assigned.held_of(self.assigned.whole, instance.resources)
-            flavor_request = records.request_of(instance)
-            own = [holding.grant for holding in held]
+            whole = self.assigned.whole
+            held: Holdings = {whole: self.assigned.held_of(whole, instance.resources)}
+            start = Start(Kind.SPAWN, instance, held=held)
             # No card is taken from the host for a guest that cannot start with it.
-            self.ways.whole.refuse(instance, flavor_request, own)
-            for card in own:
+            self.ways.whole.refuse(instance, start.flavor, start.cards)
+            for card in start.cards:
                 self.ways.host_hooks.begin(card, instance.uuid)
 
     @contextlib.contextmanager
