@@ -378,26 +378,22 @@ def translated(instance_uuid: str, devices: Collection[GPU | Slot]) -> Iterator[
     try:
         yield
     except libvirt.libvirtError as error:
+        if not devices:
+            raise
         message = str(error)
-        failure = translate(message, names(instance_uuid, devices)) or _unfit(error, devices)
+        failure = translate(message, names(instance_uuid, devices)) or _unfit(error)
         if failure is None:
-            if devices:
-                _tell_unknown(instance_uuid, message)
+            counters.failed(exception.UnknownFailure(None, message, ""))
+            LOG.warning(
+                "libvirt failed to start a guest with GPUs, with an error that nova-gpu does not "
+                "know: %s. If the GPUs are its reason, report the text to nova-gpu.",
+                printable.printable(message, printable.MOST_OF_A_LINE),
+                instance_uuid=instance_uuid,
+            )
             raise
         if failure.reason == _MANAGER:
             failure.others = _of_manager(began)
         raise failure from error
-
-
-def _tell_unknown(instance_uuid: str, message: str) -> None:
-    """Count and log libvirt's error about a guest with GPUs that has no entry here."""
-    counters.failed(exception.UnknownFailure(None, message, ""))
-    LOG.warning(
-        "libvirt failed to start a guest with GPUs, with an error that nova-gpu does not know: %s. "
-        "If the GPUs are its reason, report the text to nova-gpu.",
-        printable.printable(message, printable.MOST_OF_A_LINE),
-        instance_uuid=instance_uuid,
-    )
 
 
 def _of_manager(began: float) -> str:
@@ -510,15 +506,13 @@ def _named(message: str) -> Iterator[str]:
         yield match["function"] or match["uuid"]
 
 
-def _unfit(
-    error: libvirt.libvirtError, devices: Collection[GPU | Slot]
-) -> exception.GuestUnfit | None:
+def _unfit(error: libvirt.libvirtError) -> exception.GuestUnfit | None:
     """Return nova-gpu's error if libvirt refuses a definition that no other host would accept.
 
-    Return ``None`` for any other *error* of libvirt, or if the guest has no GPUs.
+    Return ``None`` for any other *error* of libvirt.
     """
     codes = {getattr(libvirt, name, None) for name in _WRONG} - {None}
-    if not (devices and getattr(error, _AT_DEFINITION, False) and error.get_error_code() in codes):
+    if not (getattr(error, _AT_DEFINITION, False) and error.get_error_code() in codes):
         return None
     message = str(error)
     if _ANOTHER_MAY.search(message):

@@ -36,7 +36,6 @@ class WeigherTest(scheduling.SchedulingTestBase):
         server = self.boot(self.flavor(), host=first)
         self.assertEqual(first, self.host_of(server))
 
-
     def test_single_requests_within_a_period(self) -> None:
         """They leave a whole host, and any scheduler knows of each claim."""
         self.start_host("host1")

@@ -93,10 +93,11 @@ class PCIPassthrough(Delivery):
         :raises DeviceUnavailable: if a card cannot be read
         :raises BetterElsewhere: if the flavor requires peer access and this host cannot offer it
         """
+        cards = _cards(grants)
         request.check_guest_options()
         machine_type = service.guest_config.machine_type(instance)
         machine_types.refuse_without_pci_express(machine_type)
-        if cards := _cards(grants):
+        if cards:
             tree = service.guest_tree.of(instance, request, cards, machine_type, self._roots)
             has_tree = tree is not None
             guest_address_space.refuse(instance, request, cards, self._roots, tree=has_tree)

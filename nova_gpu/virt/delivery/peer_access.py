@@ -61,17 +61,15 @@ class Peers:
                 )
             if reason := peers.too_old(product, libvirt, qemu):
                 return reason
-            if card.pci_root is None or not self._passes_on(card.pci_root):
+            root = card.pci_root
+            if root is not None and root not in self._passing:
+                self._passing[root] = host_bridges.pass_on(root, self._roots)
+            if root is None or not self._passing[root]:
                 return (
                     f"the host's root complex above {card.address} is not known to pass on "
                     "requests between cards"
                 )
         return None
-
-    def _passes_on(self, pci_root: str) -> bool:
-        if pci_root not in self._passing:
-            self._passing[pci_root] = host_bridges.pass_on(pci_root, self._roots)
-        return self._passing[pci_root]
 
     def cliques(
         self, instance: objects.Instance, request: FlavorRequest, cards: Sequence[GPU]

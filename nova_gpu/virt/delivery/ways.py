@@ -33,6 +33,9 @@ from nova_gpu.virt.delivery.vgpu_types import VGPUTypes
 from nova_gpu.virt.sets import NoSets, Sets
 
 if TYPE_CHECKING:
+    from nova import objects
+
+    from nova_gpu.core.flavor.request import FlavorRequest
     from nova_gpu.virt.usage.ledger import Ledger
 
 _Grant = TypeVar("_Grant", Grant, Device)
@@ -127,6 +130,21 @@ class Ways:
             yield self.whole, []
         for delivery, own in itertools.groupby(ordered, key=lambda pair: pair[0]):
             yield delivery, [pair for _, pair in own]
+
+    def refuse(
+        self,
+        instance: objects.Instance,
+        request: FlavorRequest,
+        grants: Iterable[Grant],
+        kind: Callable[[Slot], Kind],
+    ) -> None:
+        """Refuse a guest that libvirt could not start with *grants*.
+
+        :raises GPUError: as :meth:`nova_gpu.virt.delivery.delivery.Delivery.refuse`
+        """
+        for delivery, own in self.deliveries(grants, kind):
+            if own:
+                delivery.refuse(instance, request, own)
 
     def _delivery(self, grant: Grant | Device, kind: Callable[[Slot], Kind]) -> Delivery:
         return self.part(kind(grant)) if isinstance(grant, Slot) else self.whole

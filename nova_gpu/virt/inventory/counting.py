@@ -115,7 +115,8 @@ class Counting:
         """
         deltas = request.uncounted(by_model=CONF.gpu.count_models)
         if deltas and instance.task_state == task_states.SPAWNING:
-            refuse_over(self.assigned.placement(), instance, deltas, has_them=True)
+            client, counted = self.assigned.placement(), dict.fromkeys(deltas, 0)
+            limits.refuse_over(client, instance.project_id, counted, "nova-compute")
 
     def doubt(self, instance: objects.Instance) -> None:
         """Note that Nova deletes the instance's allocation now, because its rebuild has failed."""

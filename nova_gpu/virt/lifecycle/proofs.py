@@ -124,23 +124,22 @@ class Proofs:
                 )
 
     def revoke(self, used: Collection[Device]) -> None:
-        """Remove the proofs of *used*, devices that a guest is about to get.
+        """Mark *used*, devices that a guest is about to get, as dirty, and remove their proofs.
 
         :raises DeviceUnavailable: if a proof cannot be removed
         """
+        self._forget(used)
+        # First: where a proof cannot be removed, others may be gone, and all devices are cleaned.
+        self._ledger.was_used(used)
         for device in used:
             try:
                 proofs.revoke(self._folder, [device], self._judged)
             except OSError as error:
-                # Some proofs may be gone already: noted as used, their devices are cleaned and get
-                # new proofs.
-                self._ledger.was_used(used)
                 raise exception.DeviceUnavailable(
                     str(device),
                     f"the proof that it is clean cannot be removed: {error}",
                     f"make {self._folder} writable for nova-compute",
                 ) from error
-        self._forget(used)
 
     def withdraw(self, card: GPU) -> None:
         """Remove the proof that *card* is clean, as it goes into quarantine; log a failure."""

@@ -176,7 +176,6 @@ class Releases:
             self._follow(gpus)
             for address in quarantine.to_clean(self._folder):
                 # A proof is older than the note of a release that knew no proofs.
-                self._ledger.was_used([address])
                 self._proofs.revoke([address])
                 quarantine.release(self._folder, address)
             self._is_resumed = True

@@ -21,6 +21,7 @@ from nova_gpu.core.device import Device
 from nova_gpu.core.flavor import request
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.model import GPU
+from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.virt.delivery.delivery import Grant
 from nova_gpu.virt.inventory.assignment import Supply
 from nova_gpu.virt.inventory.published import Holding
@@ -85,12 +86,14 @@ class Start:
 
     ``claimed``: whether it claimed its devices for this start, after it released its own at a stop.
     ``held``: its devices of this host, by inventory: whole cards and parts.
+    ``had``: the devices that its guest had before on this host.
     """
 
     kind: Kind
     instance: objects.Instance
     claimed: bool = False
     held: Holdings = dataclasses.field(default_factory=dict)
+    had: frozenset[Device] = frozenset()
 
     def takes(self, step: Step) -> bool:
         return step in STEPS[self.kind]
@@ -118,11 +121,18 @@ class Start:
     def devices(self) -> frozenset[Device]:
         return frozenset(holding.device for holding in self.holdings)
 
+    @property
+    def new(self) -> frozenset[Device]:
+        return self.devices - self.had
+
     @functools.cached_property
     def grants(self) -> tuple[Grant, ...]:
         return tuple(holding.grant for holding in self.holdings)
 
+    @property
+    def cards(self) -> list[GPU]:
+        return [grant for grant in self.grants if isinstance(grant, GPU)]
 
-def cards(grants: Collection[Grant]) -> list[GPU]:
-    """Return the whole cards among *grants*."""
-    return [grant for grant in grants if isinstance(grant, GPU)]
+    @property
+    def slots(self) -> list[Slot]:
+        return [grant for grant in self.grants if isinstance(grant, Slot)]

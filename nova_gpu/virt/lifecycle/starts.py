@@ -6,8 +6,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 
 from nova import exception as nova_exception
 from nova import objects
@@ -17,30 +16,25 @@ from nova.virt.libvirt import config as vconfig
 from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import device, exception, flavor_mismatch, names
+from nova_gpu.core import exception, flavor_mismatch, names
 from nova_gpu.core.device import Device
-from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.guest import devices as guest_devices
 from nova_gpu.core.guest.devices import GuestDevice
-from nova_gpu.core.model import GPU
 from nova_gpu.core.topology.nearness import Neighbour
 from nova_gpu.core.vgpu.vgpu import VGPUType
 from nova_gpu.virt import counters, libvirt_errors
 from nova_gpu.virt.delivery import guest_config
-from nova_gpu.virt.delivery.delivery import Delivery, Grant
 from nova_gpu.virt.delivery.ways import Ways
 from nova_gpu.virt.inventory import counting, stranding
 from nova_gpu.virt.inventory.assignment import Assigned
 from nova_gpu.virt.inventory.counting import Counting
-from nova_gpu.virt.inventory.published import Holding
 from nova_gpu.virt.lifecycle import refusals
 from nova_gpu.virt.lifecycle.lost_reasons import LostReasons
 from nova_gpu.virt.lifecycle.proofs import Proofs
-from nova_gpu.virt.lifecycle.start import Kind, Start, Step, cards
+from nova_gpu.virt.lifecycle.start import Holdings, Kind, Start, Step
 from nova_gpu.virt.lifecycle.stops import Stops
 from nova_gpu.virt.lifecycle.vgpus import VGPUs
 from nova_gpu.virt.reporter import Reporter
-from nova_gpu.virt.usage import records
 from nova_gpu.virt.usage.ledger import Ledger, Owner
 from nova_gpu.virt.usage.reader import UsageReader
 
@@ -90,12 +84,12 @@ class Starts:
         if self.ways.whole.shares_driver or not self.assigned:
             return  # then cards are not taken from the host
         with contextlib.suppress(Exception):
-            held = self.assigned.held_of(self.assigned.whole, instance.resources)
-            flavor_request = records.request_of(instance)
-            own = cards([holding.grant for holding in held])
+            whole = self.assigned.whole
+            held: Holdings = {whole: self.assigned.held_of(whole, instance.resources)}
+            start = Start(Kind.SPAWN, instance, held=held)
             # No card is taken from the host for a guest that cannot start with it.
-            self.ways.whole.refuse(instance, flavor_request, own)
-            for card in own:
+            self.ways.whole.refuse(instance, start.flavor, start.cards)
+            for card in start.cards:
                 self.ways.host_hooks.begin(card, instance.uuid)
 
     @contextlib.contextmanager
@@ -108,11 +102,14 @@ class Starts:
         :raises nova.exception.BuildAbortException: if no other host could
         """
         start = Start(Kind.of_spawn(instance, self.compute_host), instance)
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(self.lost_reasons.noting(start.instance.uuid))
-            if start.kind is Kind.REBUILD:
-                stack.enter_context(self._doubted(start))
-            yield stack.enter_context(self._given(start))
+        is_rebuild = start.kind is Kind.REBUILD
+        with (
+            self.lost_reasons.noting(instance.uuid),
+            self._doubted(instance) if is_rebuild else contextlib.nullcontext(),
+            _in_novas_words(start),
+            self._given(start) as ready,
+        ):
+            yield ready
 
     @contextlib.contextmanager
     def starting(
@@ -128,60 +125,49 @@ class Starts:
         :raises nova.exception.ComputeResourcesUnavailable: if another host may start the guest
         :raises nova.exception.InstanceUnacceptable: if no other host could
         """
-        start = Start(kind, instance)
-        self.refusals.forget(start.instance)
+        self.refusals.forget(instance)
         with contextlib.ExitStack() as stack:
             ready = None
             try:
-                ready = stack.enter_context(self._counted_and_given(start, end))
+                ready = stack.enter_context(self._counted_and_given(Start(kind, instance), end))
             except nova_exception.NovaException as error:
-                if not self._stays(start, error):
+                is_uncounted = isinstance(error.__cause__, _UNCOUNTED)
+                if instance.task_state not in _STAYS or not (
+                    is_uncounted or counting.is_without(instance)
+                ):
                     raise
-                self.refusals.refuse_start(start.instance, error)
+                self.refusals.refuse_start(instance, error)
             yield ready
 
     @contextlib.contextmanager
     def _counted_and_given(self, start: Start, end: Callable[[], None] | None) -> Iterator[Start]:
-        with contextlib.ExitStack() as stack:
-            with _in_novas_words(start):
-                if end and self.assigned and start.takes(Step.GIVE_UP):
-                    self.stops.give_up(start.instance, end)
-                if self.assigned and start.takes(Step.COUNT):
-                    start = stack.enter_context(self._counted(start))
+        with _in_novas_words(start), contextlib.ExitStack() as stack:
+            if end and self.assigned and start.takes(Step.GIVE_UP):
+                self.stops.give_up(start.instance, end)
+            if self.assigned and start.takes(Step.COUNT):
+                start = stack.enter_context(self._counted(start))
             yield stack.enter_context(self._given(start))
-
-    def _stays(self, start: Start, error: nova_exception.NovaException) -> bool:
-        """Return whether an instance stays as it is after this error, in place of ERROR."""
-        if start.instance.task_state not in _STAYS:
-            return False
-        return isinstance(error.__cause__, _UNCOUNTED) or counting.is_without(start.instance)
 
     @contextlib.contextmanager
     def _given(self, start: Start) -> Iterator[Start]:
         """Reserve, judge and prepare the devices of a start; if it fails, undo that."""
+        instance = start.instance
         with contextlib.ExitStack() as stack:
-            with self._refusing(start):
+            try:
                 start = self._with_devices(start)
                 # First, because devices are back in the pool as soon as a hold ends or is refused.
-                before = stack.enter_context(self.holding(start.instance.uuid, start.devices))
-                self._judge(start, before)
+                had = stack.enter_context(self.holding(instance.uuid, start.devices))
+                start = dataclasses.replace(start, had=had)
+                self._judge(start)
                 self._prepare(start)
-            stack.enter_context(self._billed(start, before))
-            stack.enter_context(_in_novas_words(start))
-            stack.enter_context(libvirt_errors.translated(start.instance.uuid, start.grants))
-            stack.enter_context(self.vgpus.start(start.instance, start.grants, is_new=start.is_new))
+            except (exception.GPUError, nova_exception.NovaException):
+                if start.kind is Kind.SPAWN:  # else Nova counts a failed build of this host
+                    self.counting.tracker.refused_build()
+                raise
+            stack.enter_context(self._billed(start))
+            stack.enter_context(libvirt_errors.translated(instance.uuid, start.grants))
+            stack.enter_context(self.vgpus.start(instance, start.grants, is_new=start.is_new))
             yield start
-
-    @contextlib.contextmanager
-    def _refusing(self, start: Start) -> Iterator[None]:
-        """Wrap the steps before libvirt; a refusal of theirs is no failed build of the host."""
-        try:
-            with _in_novas_words(start):
-                yield
-        except nova_exception.NovaException:
-            if start.kind is Kind.SPAWN:
-                self.counting.tracker.refused_build()
-            raise
 
     def _with_devices(self, start: Start) -> Start:
         """Return *start* with the devices that the instance has on this host.
@@ -203,69 +189,43 @@ class Starts:
             raise
 
     @contextlib.contextmanager
-    def _doubted(self, start: Start) -> Iterator[None]:
+    def _doubted(self, instance: objects.Instance) -> Iterator[None]:
         """Wrap a part of a rebuild, after whose failure Nova deletes the instance's allocation."""
         try:
             yield
         except BaseException:
-            self.counting.doubt(start.instance)
+            self.counting.doubt(instance)
             raise
 
-    def _judge(self, start: Start, before: frozenset[Device]) -> None:
-        """Refuse a start that the instance's devices, its quota or this host rule out.
-
-        :param before: the devices that the guest had before
-        """
+    def _judge(self, start: Start) -> None:
+        """Refuse a start that the instance's devices, its quota or this host rule out."""
         self._compare(start)
         if start.takes(Step.RECHECK):
             self.counting.recheck(start.instance, start.flavor)
         if start.takes(Step.STRAND) and not start.devices:
             stranding.refuse(start.instance, start.flavor, self.free, self.left)
-        if start.is_new:
-            self.proofs.refuse_unjudged(self._new(start, before))
-        self._refuse_unfit(start)
-
-    def _refuse_unfit(self, start: Start) -> None:
-        """Refuse a guest that libvirt could not start with the devices."""
-        for delivery, own in self._deliveries(start.grants):
-            if own:
-                delivery.refuse(start.instance, start.flavor, own)
+        # A rebuild recovers an instance with the devices that the database counts for it.
+        if start.is_new and start.kind is not Kind.REBUILD:
+            self.proofs.refuse_unjudged(start.new)
+        self.ways.refuse(start.instance, start.flavor, start.grants, self.vgpus.cards.look.kind)
 
     def _prepare(self, start: Start) -> None:
-        for delivery, own in self._deliveries(start.grants):
-            for card in cards(own):
-                delivery.prepare(card, start.instance.uuid)
-            self.ways.sets.join(_devices_of(own), start.instance.uuid)
+        for card in start.cards:
+            self.ways.whole.prepare(card, start.instance.uuid)
+        self.ways.sets.join(start.devices, start.instance.uuid)
         # What is made for a guest is removed after it; a whole card stays clean until it is given.
-        self._use(device.slots(start.devices))
-        self.vgpus.make(start.instance.uuid, start.devices)
-
-    def _use(self, devices: Collection[Device]) -> None:
-        """Note that the guest may use *devices* from now on, so that they are not clean."""
-        self.proofs.revoke(devices)
-        self.ledger.was_used(devices)
-
-    def _new(self, start: Start, before: frozenset[Device]) -> frozenset[Device]:
-        """Return the devices of a start that no guest of the instance had before.
-
-        A rebuild recovers an instance with the devices that the database counts for it.
-        """
-        if start.kind is not Kind.REBUILD:
-            return start.devices - before
-        now = self.ledger.now
-        had = now.had_by(start.instance.uuid) | now.counted_for(start.instance.uuid)
-        return start.devices - before - had
+        self.proofs.revoke(start.slots)
+        self.vgpus.make(start.instance.uuid, start.slots)
 
     @contextlib.contextmanager
-    def _billed(self, start: Start, before: frozenset[Device]) -> Iterator[None]:
+    def _billed(self, start: Start) -> Iterator[None]:
         """Report the devices that the instance gets, and their release if it loses them again."""
         instance = start.instance
         owner = Owner(instance.uuid, instance.project_id)
-        # A rebuilt instance is spawned with devices that it had *before*.
         new = {
             holding.device: holding.group.product
             for holding in start.holdings
-            if start.is_new and holding.device not in before
+            if start.is_new and holding.device in start.new
         }
         if start.is_new:
             self.reporter.claimed(owner, new)
@@ -323,8 +283,10 @@ class Starts:
         try:
             # No other host is tried: the instance is here.
             start = Start(Kind.REBOOT, instance)
-            with self._doubted(start), _in_novas_words(start), self._counted(start):
-                self._refuse_unfit(self._with_devices(start))
+            with self._doubted(instance), _in_novas_words(start), self._counted(start):
+                start = self._with_devices(start)
+                kind = self.vgpus.cards.look.kind
+                self.ways.refuse(instance, start.flavor, start.grants, kind)
         except nova_exception.NovaException as error:
             # Nova keeps the new image's properties, and saves the instance with this one.
             if stated := guest_config.defined_machine_type(self.stops.host, instance):
@@ -380,17 +342,14 @@ class Starts:
         with _in_novas_words(start):
             start = self._with_devices(start)
             self._refuse_unheld(instance, start.devices)
-            self._use(start.devices)
+            self.proofs.revoke(start.devices)
             elements: list[GuestDevice] = []
-            for delivery, own in self._deliveries(start.grants):
+            for delivery, own in self.ways.deliveries(start.grants, self.vgpus.cards.look.kind):
                 elements += delivery.render(instance, start.flavor, guest, own)
             if start.devices:
                 parts = [holding.group.facts for holding in start.held[self.assigned.parts]]
                 _tell(instance, elements, parts)
         return guest_config.with_cliques(guest)
-
-    def _deliveries(self, grants: Collection[Grant]) -> Iterator[tuple[Delivery, list[Grant]]]:
-        return self.ways.deliveries(grants, self.vgpus.cards.look.kind)
 
     def _refuse_unheld(self, instance: objects.Instance, devices: Set[Device]) -> None:
         """Refuse to add devices to a guest's configuration that :meth:`holding` has not reserved.
@@ -415,52 +374,33 @@ class Starts:
             or to the instance's network functions and disks, as the flavor requires
         :raises NoneFree: for the same reason, if the instance claimed the devices for this start
         """
-        flavor_request = start.flavor
-        if not start.devices and not (flavor_request.asks_for_gpus or flavor_request.vgpu_words):
+        request, reasons = start.flavor, []
+        if not start.devices and not (request.asks_for_gpus or request.vgpu_words):
             return
         hypervisor_type = self.hypervisor_type()
         for supply, own in start.held.items():
-            if reason := supply.mismatch(flavor_request, own, hypervisor_type, is_new=start.is_new):
+            if reason := supply.mismatch(request, own, hypervisor_type, is_new=start.is_new):
                 raise exception.RequestMismatch(
                     reason,
                     "check that [filter_scheduler]enabled_filters of nova-scheduler has GPUFilter, "
                     f"and change a flavor to one with {supply.noun} only by a resize",
                 )
-            if start.is_new and (
-                reason := supply.apart(flavor_request, own, hypervisor_type)
-                or self._not_beside(start.instance, flavor_request, own)
-            ):
-                if start.takes(Step.ABORT):
-                    raise exception.BetterElsewhere(
-                        None, reason, "another host may have free GPUs that are close enough"
-                    )
-                if start.claimed:
-                    raise exception.NoneFree(reason, "start it again when other GPUs are free")
-                # Nova does not schedule a moved instance again: an error would lose the instance.
-                LOG.warning(
-                    "Starting the moved instance nevertheless: %s", reason, instance=start.instance
+            if start.is_new:
+                reasons.append(supply.apart(request, own, hypervisor_type))
+        if start.is_new and request.whole and request.whole.arrangement.insists_on_near:
+            near = self.neighbours(start.instance)
+            reasons.append(flavor_mismatch.not_beside(request.whole.arrangement, start.cards, near))
+        for reason in filter(None, reasons):
+            if start.takes(Step.ABORT):
+                raise exception.BetterElsewhere(
+                    None, reason, "another host may have free GPUs that are close enough"
                 )
-
-    def _not_beside(
-        self,
-        instance: objects.Instance,
-        flavor_request: FlavorRequest,
-        own: Collection[Holding[Any, Any]],
-    ) -> str | None:
-        """Return why cards in *own* are too far from the instance's network functions or disks.
-
-        Return ``None`` if they are near enough, or the flavor does not require it.
-        """
-        if not (flavor_request.whole and flavor_request.whole.arrangement.insists_on_near):
-            return None
-        own_cards = cards([holding.grant for holding in own])
-        return flavor_mismatch.not_beside(
-            flavor_request.whole.arrangement, own_cards, self.neighbours(instance)
-        )
-
-
-def _devices_of(grants: Collection[Grant]) -> list[Device]:
-    return [grant.address if isinstance(grant, GPU) else grant for grant in grants]
+            if start.claimed:
+                raise exception.NoneFree(reason, "start it again when other GPUs are free")
+            # Nova does not schedule a moved instance again: an error would lose the instance.
+            LOG.warning(
+                "Starting the moved instance nevertheless: %s", reason, instance=start.instance
+            )
 
 
 def _tell(
@@ -488,6 +428,7 @@ def _tell(
 @contextlib.contextmanager
 def _in_novas_words(start: Start) -> Iterator[None]:
     """Wrap a start: log nova-gpu's errors, and raise Nova's, which the instance's user reads."""
+    uuid = start.instance.uuid
     try:
         yield
     except exception.GPUError as error:
@@ -497,19 +438,12 @@ def _in_novas_words(start: Start) -> Iterator[None]:
         # The log also names what the user must not see. And if a reboot fails while the guest runs,
         # Nova does not log the reason.
         LOG.warning("Refused to start the guest: %s", error, instance=start.instance)
-        raise refusals.expected(_translated(error, start)) from error
-
-
-def _translated(error: exception.GPUError, start: Start) -> nova_exception.NovaException:
-    """Return the error of Nova that replaces *error*, with its text for the instance's user.
-
-    Nova tries another host only after ComputeResourcesUnavailable.
-    """
-    reason = str(error)
-    if isinstance(error, exception.GuestError):
-        reason = error.user_text
-    if isinstance(error, exception.GuestCannotStart):
-        return nova_exception.ComputeResourcesUnavailable(reason=reason)
-    if start.takes(Step.ABORT):
-        return nova_exception.BuildAbortException(instance_uuid=start.instance.uuid, reason=reason)
-    return nova_exception.InstanceUnacceptable(instance_id=start.instance.uuid, reason=reason)
+        reason = error.user_text if isinstance(error, exception.GuestError) else str(error)
+        failure = nova_exception.InstanceUnacceptable(instance_id=uuid, reason=reason)
+        if isinstance(error, exception.GuestCannotStart) and start.kind is not Kind.REBUILD:
+            # The only error after which Nova tries another host. Of a rebuild it would think that
+            # the guest runs on.
+            failure = nova_exception.ComputeResourcesUnavailable(reason=reason)
+        elif start.takes(Step.ABORT):
+            failure = nova_exception.BuildAbortException(instance_uuid=uuid, reason=reason)
+        raise refusals.expected(failure) from error

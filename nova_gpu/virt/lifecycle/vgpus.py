@@ -187,13 +187,12 @@ class VGPUs:
         path.parent.mkdir(exist_ok=True)
         files.write_json(path, {"boot_id": boot_id})
 
-    def make(self, instance_uuid: str, devices: Iterable[Device]) -> None:
-        """Create the instance's vGPUs at the slots among *devices*.
+    def make(self, instance_uuid: str, wanted: Collection[Slot]) -> None:
+        """Create the instance's vGPUs at the slots *wanted*.
 
         :raises DeviceUnavailable: if one of them cannot be made now
         """
-        all_slots = sorted(device.slots(devices))
-        for slot in all_slots:
+        for slot in sorted(wanted):
             other = self._made.instances().get(slot)
             if other not in (None, instance_uuid) and self.cards.look.is_made(slot, other):
                 raise exception.DeviceUnavailable(
@@ -207,7 +206,7 @@ class VGPUs:
                 self.way(slot).prepare(slot, instance_uuid)
             except exception.DeviceUnavailable as error:
                 is_others = any(text in str(error) for text in (_NO_MEMORY, slots.NOT_LISTED))
-                is_its_own = len(all_slots) == 1 and not is_others
+                is_its_own = len(wanted) == 1 and not is_others
                 if is_its_own and self.way(slot).may_wedge:
                     kind = self._kind(slot)
                     self._failed.failed(kind, slot.parent, _REFUSED, error, is_its_own=True)

@@ -119,6 +119,7 @@ class ProofsTest(HostTestCase):
         self.folder.write_text("a file in its place")
         with self.assertRaisesRegex(exception.DeviceUnavailable, "cannot be removed"):
             self.proofs.revoke([self.cards[0].address])
+        self.assertEqual({ONE}, set(map(str, self.ledger.now.used)))
         self.proofs.lacking(self.cards[0].address, "it is being cleaned", "wait", logging.WARNING)
         self.assertNotIn("ERROR", self.log.output)
         self.proofs.withdraw(self.cards[0])

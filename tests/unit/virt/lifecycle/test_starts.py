@@ -197,6 +197,17 @@ class CompareTest(StartsTestCase):
         self.compute.gpus.starts = dataclasses.replace(self.starts, neighbours=near)
         self.compute.spawn(instance)
 
+    def test_no_other_host_rebuilds_it(self) -> None:
+        """Nova takes the error for one of a guest that runs on, and its disk is gone."""
+        for task, error in (
+            ("spawning", nova_exception.ComputeResourcesUnavailable),
+            ("rebuild_spawning", nova_exception.BuildAbortException),
+        ):
+            instance = self.compute.instance({"gpus": "1"}, (self.whole, "0000:d8:00.0"))
+            instance.task_state, instance.host = task, self.starts.compute_host
+            with self.assertRaisesRegex(error, "cannot be given"), self.starts.spawning(instance):
+                pass
+
     def test_who_would_strand_gpus(self) -> None:
         self.compute.config(group="gpu", reserved_vcpus_per_free_gpu=4)
         few = dataclasses.replace(self.starts, left=lambda: (1.0, 1.0))
