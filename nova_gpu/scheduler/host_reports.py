@@ -63,8 +63,9 @@ def left(host: HostState, spec: objects.RequestSpec) -> tuple[Amount, Amount]:
     Both are counted as Placement does: with the allocation ratio, without what the host reserves
     for itself, which Nova counts as used.
     """
-    vcpus = host.vcpus_total * host.cpu_allocation_ratio
-    memory_mib = host.total_usable_ram_mb * host.ram_allocation_ratio
+    # Nova fills these in once it has read the host.
+    vcpus = host.vcpus_total * (host.cpu_allocation_ratio or 1.0)
+    memory_mib = host.total_usable_ram_mb * (host.ram_allocation_ratio or 1.0)
     used_mib = host.total_usable_ram_mb - host.free_ram_mb
     return (
         Amount(vcpus, vcpus - host.vcpus_used - spec.vcpus),
