@@ -447,3 +447,9 @@ def _in_novas_words(start: Start) -> Iterator[None]:
         elif start.takes(Step.ABORT):
             failure = nova_exception.BuildAbortException(instance_uuid=uuid, reason=reason)
         raise refusals.expected(failure) from error
+    except nova_exception.ComputeResourcesUnavailable as error:  # by :meth:`Starts.add_gpus`
+        if start.kind is not Kind.REBUILD:
+            raise
+        reason = error.format_message()
+        failure = nova_exception.BuildAbortException(instance_uuid=uuid, reason=reason)
+        raise refusals.expected(failure) from error
