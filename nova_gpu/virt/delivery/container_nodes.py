@@ -352,7 +352,7 @@ class NodeRights:
                 for device in devices if closed else ():
                     self._open_again(device, closed)
 
-    def _open_again(self, device: Device, closed: Sequence[str]) -> None:
+    def _open_again(self, device: Device, closed: list[str]) -> None:
         try:
             with boundary.crossed():
                 opened = self._privileged.open_to_guests(str(device), closed)
