@@ -205,7 +205,7 @@ def _of_aliases(names_by_function: Mapping[PciAddress, Sequence[str]]) -> Iterat
         )
         if not giving:
             yield Obstacle(
-                f"no [pci]alias of this host gives {functions}, by PCI ids and device_type",
+                f"no [pci]alias of this host gives {functions}, by all that it says",
                 "add one on this host and on nova-api's and nova-scheduler's",
             )
         elif len(giving) > 1:

@@ -204,7 +204,8 @@ def _aliases(hardware: Hardware, device_spec: Sequence[str], roots: Roots) -> li
         for parent in divided.parents.keys() - {*hardware.gpus[card].functions}
     }
     slots = takeover.function_slots(virtual, hardware)
-    return aliases.read(CONF.pci.alias, whole, slots, companions, roots)
+    specs = aliases.configured(CONF.pci.alias)
+    return aliases.read(specs, whole, slots, companions, roots, spec)
 
 
 def _domains(sources: gather.Sources) -> dict[str, Domain]:
