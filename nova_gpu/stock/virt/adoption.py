@@ -31,9 +31,10 @@ from nova.compute import provider_tree
 from nova.pci import manager as pci_manager
 from nova.virt.libvirt import host as libvirt_host
 
-from nova_gpu.core import boundary, device, exception
+from nova_gpu.core import boundary, device, exception, metadata_text, names
 from nova_gpu.core.device import Device
 from nova_gpu.core.placement import inventory
+from nova_gpu.stock.core.former import Former
 from nova_gpu.stock.core.holding import Holding, NotTakenOver, Way
 from nova_gpu.stock.virt import definitions, providers, records
 from nova_gpu.stock.virt.shadow import Group, Shadow
@@ -96,6 +97,8 @@ class Takeover:
         """
         uuid = holding.instance.uuid
         gpus = ", ".join(map(str, holding.devices))
+        if holding.former not in (None, holding.instance.former):
+            yield Step(f"{uuid}: keep its former words", lambda: self.keep(holding))
         yield Step(f"{uuid}: count {gpus} for nova-gpu in Placement", lambda: self.count(holding))
         yield Step(f"{uuid}: change its request spec", lambda: self.respecify(holding))
         if Way.MEDIATED in holding.ways:
@@ -106,6 +109,12 @@ class Takeover:
                 f"{uuid}: remove stock Nova's records of {gpus}", lambda: self.forget(holding)
             )
             yield Step(f"{uuid}: remove its requests of an alias", lambda: self.finish(holding))
+
+    def keep(self, holding: Holding) -> None:
+        """Keep with the instance what it has by stock Nova, by which a way back restores it."""
+        instance = settled(self._context, holding.instance.uuid, self._node.host)
+        keep(instance, holding.former)
+        settled(self._context, instance.uuid, instance.host)
 
     def count(self, holding: Holding) -> None:
         """Count the instance's GPUs for their group in Placement, no longer for stock Nova."""
@@ -286,9 +295,7 @@ def settled(context: nova_context.RequestContext, uuid: str, host: str) -> objec
     :raises NotTakenOver: if it is gone, is not on *host* any more, has a task, or is being moved
     """
     try:
-        instance = objects.Instance.get_by_uuid(
-            context, uuid, expected_attrs=[*records.ATTRIBUTES, "system_metadata"]
-        )
+        instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=records.ATTRIBUTES)
     except nova_exception.InstanceNotFound as error:
         raise NotTakenOver(uuid, "it was deleted", "nothing is to be done") from error
     if instance.host != host:
@@ -331,6 +338,13 @@ def write(
         raise
 
 
+def keep(instance: objects.Instance, former: Former | None) -> None:
+    """Keep *former* with the instance, and nothing of an earlier takeover."""
+    items = former.to_metadata() if former else {}
+    if metadata_text.replace(names.FORMER, items, instance.system_metadata):
+        instance.save()
+
+
 def respecify(
     context: nova_context.RequestContext,
     uuid: str,
@@ -344,7 +358,8 @@ def respecify(
     if (spec := request_spec(context, uuid)) is not None:
         spec.flavor, spec.pci_requests = flavor, copy.deepcopy(requests)
         for item in (item for request in spec.pci_requests.requests for item in request.spec):
-            item.pop("rp_uuids", None)
+            for note in records.NOTES:
+                item.pop(note, None)
         spec.save()
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from nova.objects import fields
 from oslo_serialization import jsonutils
 
 from nova_gpu.conf import CONF
-from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.model import GPU, PciAddress, Product
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
@@ -47,17 +48,43 @@ def configured(texts: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
     return specs
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Functions:
+    """The cards and functions that aliases may give, and what Nova compares with a request."""
+
+    cards: Mapping[PciAddress, Product]
+    vgpus: Mapping[PciAddress, Slot]
+    companions: Collection[PciAddress]
+    facts: Mapping[PciAddress, Mapping[str, Any]]
+
+    def given_by(self, specs_by_name: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Alias]:
+        """Return the aliases that give some of the functions, as Nova matches them.
+
+        :param specs_by_name: what each alias asks for
+        """
+        aliases = []
+        for name, specs in sorted(specs_by_name.items()):
+            functions = sorted(item for item, facts in self.facts.items() if _gives(specs, facts))
+            products = {self.cards[at].key: self.cards[at] for at in functions if at in self.cards}
+            types = {self.vgpus[at].type_id: self.vgpus[at] for at in functions if at in self.vgpus}
+            alike = len(products) + len(types) == 1
+            words = takeover.words([*products.values()], types.values()) if alike else {}
+            if functions:
+                own = tuple(item for item in functions if item not in self.companions)
+                others = tuple(item for item in functions if item in self.companions)
+                aliases.append(Alias(name, own, words, others))
+        return aliases
+
+
 def read(
-    specs_by_name: Mapping[str, Sequence[Mapping[str, Any]]],
     gpus: Iterable[GPU],
     slots: Iterable[Slot],
     companions: Collection[PciAddress],
     roots: Roots,
     device_spec: DeviceSpec,
-) -> list[Alias]:
-    """Return the aliases that give some of *gpus* or functions, as Nova matches them.
+) -> Functions:
+    """Read what aliases are compared with.
 
-    :param specs_by_name: what each alias asks for
     :param slots: those of vGPUs at virtual functions
     :param companions: other functions of *gpus* that stock Nova may give
     :param device_spec: ``[pci]device_spec``, whose tags an alias may ask for
@@ -65,27 +92,14 @@ def read(
     """
     cards = {gpu.address: gpu.product for gpu in gpus}
     vgpus = {slot.parent: slot for slot in slots}
-    facts_by_function = {
+    facts = {
         **{card: _facts(card, product.key, roots, device_spec) for card, product in cards.items()},
         **{
             item: _facts(item, ":".join(sysfs.ids(sysfs.device(item, roots))), roots, device_spec)
             for item in (*vgpus, *companions)
         },
     }
-    aliases = []
-    for name, specs in sorted(specs_by_name.items()):
-        functions = sorted(
-            item for item, facts in facts_by_function.items() if _gives(specs, facts)
-        )
-        products = {cards[item].key: cards[item] for item in functions if item in cards}
-        types = {vgpus[item].type_id: vgpus[item] for item in functions if item in vgpus}
-        alike = len(products) + len(types) == 1
-        words = takeover.words([*products.values()], types.values()) if alike else {}
-        if functions:
-            own = tuple(item for item in functions if item not in companions)
-            others = tuple(item for item in functions if item in companions)
-            aliases.append(Alias(name, own, words, others))
-    return aliases
+    return Functions(cards, vgpus, companions, facts)
 
 
 def _facts(

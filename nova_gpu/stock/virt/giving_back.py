@@ -82,6 +82,10 @@ class GivingBack:
                 slots = holding.slots if holding.ways == (Way.MEDIATED,) else ()
                 define = functools.partial(definitions.add, self._host, own, slots)
                 yield from adoption.restoring(self._context, own, self._node.host, define)
+                if holding.instance.former:
+                    yield Step(
+                        f"{own}: forget what was kept of it", functools.partial(self.forget, own)
+                    )
         for leaving in everybody:
             yield from self._first(leaving)
         for leaving in everybody:
@@ -112,17 +116,27 @@ class GivingBack:
         instance = adoption.settled(self._context, leaving.instance.uuid, self._node.host)
         adoption.request_spec(self._context, instance.uuid)
         requests = adoption.requests_of(instance)
-        words = ",".join(f"{alias}:{count}" for alias, count in leaving.counts.items())
-        flavor = objects.Flavor(extra_specs={names.PCI_ALIAS: words})
-        policy = hardware.get_pci_numa_policy_constraint(instance.flavor, instance.image_meta)
-        with aliases.accepted():
-            added = pci_request.get_pci_requests_from_flavor(flavor, policy).requests
+        added = [
+            objects.InstancePCIRequest(
+                count=leaving.counts[alias],
+                spec=[dict(spec) for spec in former.specs],
+                alias_name=alias,
+                numa_policy=former.numa_policy,
+            )
+            for alias, former in leaving.requests.items()
+        ]
+        others = leaving.counts.keys() - leaving.requests.keys()
+        if words := ",".join(f"{alias}:{leaving.counts[alias]}" for alias in sorted(others)):
+            flavor = objects.Flavor(extra_specs={names.PCI_ALIAS: words})
+            policy = hardware.get_pci_numa_policy_constraint(instance.flavor, instance.image_meta)
+            with aliases.accepted():
+                added += pci_request.get_pci_requests_from_flavor(flavor, policy).requests
         for request in added:
             request.request_id = _request_id(instance.uuid, request.alias_name)
             request.alias_name, request.requester_id = None, instance.uuid
         own = {request.request_id for request in added}
-        others = [request for request in requests.requests if request.request_id not in own]
-        requests.requests = [*others, *added]
+        present = [request for request in requests.requests if request.request_id not in own]
+        requests.requests = [*present, *added]
         instance.pci_requests = requests
         instance.save()
 
@@ -223,6 +237,11 @@ class GivingBack:
         flavor = adoption.renamed(instance.flavor, leaving.set, leaving.unset)
         requests = _by_alias(instance, leaving)
         adoption.write(self._context, instance, flavor, requests, others)
+        adoption.keep(instance, None)
+
+    def forget(self, instance_uuid: str) -> None:
+        """Forget what a takeover has kept of an instance that has its devices by stock Nova."""
+        adoption.keep(adoption.settled(self._context, instance_uuid, self._node.host), None)
 
     def uncount(self) -> None:
         """Remove nova-gpu's groups from Placement; count mediated devices for stock Nova."""

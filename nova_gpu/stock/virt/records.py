@@ -13,10 +13,15 @@ from nova.objects import fields
 from nova_gpu.core import device, exception
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import PciAddress
+from nova_gpu.stock.core import former
+from nova_gpu.stock.core.former import Request
 from nova_gpu.stock.core.holding import Instance
 
 # What is read of an instance, and what a takeover changes
-ATTRIBUTES = ["flavor", "pci_requests", "resources"]
+ATTRIBUTES = ["flavor", "pci_requests", "resources", "system_metadata"]
+_READ = [*ATTRIBUTES, "numa_topology"]
+# What Nova writes into the requests of an instance: the providers that it has chosen
+NOTES = ("rp_uuids",)
 TAKEN = (fields.PciDeviceStatus.ALLOCATED, fields.PciDeviceStatus.CLAIMED)
 
 
@@ -37,7 +42,7 @@ def read(context: nova_context.RequestContext, host: str, nodename: str) -> list
             context, host, nodename
         )
     }
-    here = objects.InstanceList.get_by_host(context, host, expected_attrs=ATTRIBUTES)
+    here = objects.InstanceList.get_by_host(context, host, expected_attrs=_READ)
     elsewhere = (rows.keys() | migrations.keys()) - {instance.uuid for instance in here}
     return [
         Instance(
@@ -52,6 +57,9 @@ def read(context: nova_context.RequestContext, host: str, nodename: str) -> list
             device.slots(_devices(instance)),
             any(is_replaced(request, instance) for request in _requests(instance)),
             None if instance.host == host else instance.host,
+            _by_alias(instance),
+            former.of_metadata(instance.system_metadata),
+            bool(instance.numa_topology),
         )
         for instance in (*here, *_by_uuid(context, elsewhere))
     ]
@@ -60,7 +68,7 @@ def read(context: nova_context.RequestContext, host: str, nodename: str) -> list
 def _by_uuid(context: nova_context.RequestContext, uuids: set[str]) -> Iterator[objects.Instance]:
     if uuids:
         filters = {"uuid": sorted(uuids), "deleted": False}
-        yield from objects.InstanceList.get_by_filters(context, filters, expected_attrs=ATTRIBUTES)
+        yield from objects.InstanceList.get_by_filters(context, filters, expected_attrs=_READ)
 
 
 def is_replaced(request: objects.InstancePCIRequest, instance: objects.Instance) -> bool:
@@ -75,6 +83,21 @@ def is_replaced(request: objects.InstancePCIRequest, instance: objects.Instance)
 
 def _requests(instance: objects.Instance) -> Sequence[objects.InstancePCIRequest]:
     return instance.pci_requests.requests if instance.pci_requests else ()
+
+
+def _by_alias(instance: objects.Instance) -> dict[str, Request]:
+    """Return what the instance has asked Nova for by each alias, without Nova's own notes."""
+    return {
+        request.alias_name: Request(
+            tuple(
+                {key: value for key, value in spec.items() if key not in NOTES}
+                for spec in request.spec
+            ),
+            request.numa_policy if "numa_policy" in request else None,
+        )
+        for request in _requests(instance)
+        if request.alias_name
+    }
 
 
 def _functions(

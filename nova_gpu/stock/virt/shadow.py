@@ -26,6 +26,7 @@ from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import card_reset, passthrough
 from nova_gpu.host.vgpu import mdev, sriov
 from nova_gpu.stock.core import leaving, takeover
+from nova_gpu.stock.core.former import Former
 from nova_gpu.stock.core.holding import (
     Alias,
     Domain,
@@ -125,39 +126,62 @@ def look(
     nodename = ask("libvirt", sources.libvirt.get_hostname)
     named = ask("libvirt", lambda: _domains(sources))
     hardware = ask("sysfs", lambda: _hardware(host, cards))
-    instances = stock = known_aliases = None
+    instances = stock = functions = None
     if nodename is not None:
         read_instances = functools.partial(records.read, context, CONF.host, nodename)
         instances = ask("Nova's database", read_instances)
     if hardware is not None:
-        read_aliases = functools.partial(_aliases, hardware, device_spec, host.roots)
-        known_aliases = ask("sysfs", read_aliases)
+        read_functions = functools.partial(_functions, hardware, device_spec, host.roots)
+        functions = ask("sysfs", read_functions)
     if nodename is not None and hardware is not None:
         client = sources.placement
         read_providers = functools.partial(_providers, client, context, nodename, hardware)
         stock = ask("Placement", read_providers)
-    holdings: Iterable[Holding | None] = ()
-    leavings: Iterable[Leaving | None] = ()
+    known_aliases = functions.given_by(aliases.configured(CONF.pci.alias)) if functions else []
+    holdings: Sequence[Holding] = ()
+    leavings: Sequence[Leaving] = ()
     users: Mapping[PciAddress, tuple[str, ...]] = {}
     strangers: Mapping[str, tuple[PciAddress, ...]] = {}
     if named is not None and hardware is not None:
         users = _users(named, hardware)
         if instances is not None:
             whole = dataclasses.replace(hardware, providers=stock or {})
-            holdings = (takeover.judge(instance, named, whole) for instance in instances)
-            leavings = (
-                leaving.judge(instance, named, hardware, known_aliases or (), types, preferred)
+            aliases_of = functools.partial(_former_aliases, functions)
+            judged = (takeover.judge(instance, named, whole) for instance in instances)
+            holdings = [
+                dataclasses.replace(
+                    holding,
+                    back=leaving.back(
+                        *(
+                            holding,
+                            named,
+                            hardware,
+                            known_aliases,
+                            types,
+                            aliases_of(holding.former),
+                        )
+                    ),
+                )
+                for holding in judged
+                if holding
+            ]
+            judged_back = (
+                leaving.judge(
+                    *(instance, named, hardware, known_aliases, types, preferred),
+                    aliases_of(instance.former),
+                )
                 for instance in instances
             )
+            leavings = [item for item in judged_back if item]
             strangers = _strangers(users, {instance.uuid for instance in instances})
-    functions = frozenset[PciAddress]().union(*(it.functions for it in (named or {}).values()))
+    in_domains = frozenset[PciAddress]().union(*(it.functions for it in (named or {}).values()))
     return Shadow(
         nodename,
         tuple(_groups(nodename, host, cards)),
-        tuple(_cards(host, cards, users, _names_by_card(stock or {}, hardware), functions)),
-        tuple(alias for alias in known_aliases or () if alias.cards),
-        tuple(holding for holding in holdings if holding),
-        tuple(item for item in leavings if item),
+        tuple(_cards(host, cards, users, _names_by_card(stock or {}, hardware), in_domains)),
+        tuple(alias for alias in known_aliases if alias.cards),
+        tuple(holdings),
+        tuple(leavings),
         strangers,
         ask.unread,
         frozenset(
@@ -192,7 +216,14 @@ def _counts(
     return counts
 
 
-def _aliases(hardware: Hardware, device_spec: Sequence[str], roots: Roots) -> list[Alias]:
+def _former_aliases(functions: aliases.Functions | None, former: Former | None) -> list[Alias]:
+    """Return what the aliases by which an instance once asked give on this host."""
+    if functions is None or former is None:
+        return []
+    return functions.given_by({name: request.specs for name, request in former.requests.items()})
+
+
+def _functions(hardware: Hardware, device_spec: Sequence[str], roots: Roots) -> aliases.Functions:
     whole = [gpu for gpu in hardware.gpus.values() if gpu.address not in hardware.parts]
     spec = DeviceSpec(device_spec)
     companions = [
@@ -204,8 +235,7 @@ def _aliases(hardware: Hardware, device_spec: Sequence[str], roots: Roots) -> li
         for parent in divided.parents.keys() - {*hardware.gpus[card].functions}
     }
     slots = takeover.function_slots(virtual, hardware)
-    specs = aliases.configured(CONF.pci.alias)
-    return aliases.read(specs, whole, slots, companions, roots, spec)
+    return aliases.read(whole, slots, companions, roots, spec)
 
 
 def _domains(sources: gather.Sources) -> dict[str, Domain]:

@@ -35,8 +35,9 @@ class AliasesTest(test.NoDBTestCase):
 
     def read(self, *own: dict[str, Any] | str) -> list[Alias]:
         texts = [text if isinstance(text, str) else json.dumps(text) for text in own]
-        spec, specs = DeviceSpec(self.device_spec), aliases.configured(texts)
-        return aliases.read(specs, GPUS, self.slots, self.companions, self.host.roots, spec)
+        spec, roots = DeviceSpec(self.device_spec), self.host.roots
+        functions = aliases.read(GPUS, self.slots, self.companions, roots, spec)
+        return functions.given_by(aliases.configured(texts))
 
     def test_one_product(self) -> None:
         words = {"gpus": "= 1", "gpu:model": "s== A2"}
