@@ -120,6 +120,18 @@ class AdoptTest(Mediated):
         self.period()
         self.assertEqual((8, 0, 0), self.inventories()[64])
 
+    def test_groups_that_are_isolated(self) -> None:
+        """They come back as they were, one vGPU on each card."""
+        words = {"resources1:VGPU": "1", "resources2:VGPU": "1", "group_policy": "isolate"}
+        server = self.boot(self.flavor(**words))
+        self.change_driver()
+        self.finish()
+        self.assertEqual("= 2", self.instance(server).flavor.extra_specs["vgpus"])
+        self.computes["host1"].stop()
+        self.divide()
+        self.finish_leaving()
+        self.assertEqual([words] * 2, self.specs(server))
+
 
 class FunctionsTest(stock.StockFunctionsTestBase):
     HOSTS = ("host1",)

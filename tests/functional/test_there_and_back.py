@@ -251,6 +251,8 @@ class WordsTest(Trip):
             "both": {ALIAS: "a2-any:1, a2:1"},
         }
         self.boot_on("host1", {name: self.flavor(**specs) for name, specs in words.items()})
+        self.take_driver(stock.STOCK)
+        self.periods()
         self.go_there_and_back()
         for name, server in self.servers.items():
             self._reboot_server(server, hard=True)

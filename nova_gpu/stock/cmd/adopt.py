@@ -157,8 +157,9 @@ def other_types(report: Shadow, holdings: Iterable[Holding]) -> str | None:
     own = {slot.type_id for slot in slots}
     of_cards = (group for group in report.groups if {*group.cards} & {*slots.values()})
     types = {group.vgpu_type for group in of_cards if group.vgpu_type}
-    stated = CONF.get_location("vgpu_types", "gpu").location is not cfg.Locations.opt_default
-    if stated or not types - own:
+    source = CONF.get_location("vgpu_types", "gpu")
+    is_chosen = source is not None and source.location is not cfg.Locations.opt_default
+    if is_chosen or not types - own:
         return None
     return (
         "new instances by resources:VGPU would get vGPUs of any type that nova-gpu offers of the "

@@ -284,7 +284,8 @@ def way_back(holding: Holding) -> list[str]:
 
 def _remarks(holdings: tuple[Holding, ...]) -> Iterator[str]:
     for holding in holdings:
-        sentences = holding.obstacles or (*holding.remarks, *way_back(holding))
+        sentences = [str(obstacle) for obstacle in holding.obstacles]
+        sentences = sentences or [*holding.remarks, *way_back(holding)]
         yield from (f"{holding.instance.uuid}: {sentence}" for sentence in sentences)
         if choice := holding.choice:
             cards = ", ".join(map(str, choice.cards))

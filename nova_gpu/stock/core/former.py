@@ -71,7 +71,8 @@ class Former:
             },
             "functions": {str(function): alias for function, alias in self.functions.items()},
         }
-        text = json.dumps(values, separators=(",", ":"), sort_keys=True)
+        # The requests keep their order, in which Nova gives devices.
+        text = json.dumps(values, separators=(",", ":"))
         return metadata_text.split(names.FORMER, text)
 
 

@@ -9,6 +9,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from nova_gpu.core import device, exception, names
+from nova_gpu.core.device import Device
 from nova_gpu.core.flavor import extra_spec, request
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import Kind, Slot, device_uuid
@@ -80,12 +81,14 @@ def judge(
         function: giving[0] if len(giving) == 1 else None
         for function, giving in names_by_function.items()
     }
-    properties, removed = {}, []
+    properties: dict[str, str] = {}
+    removed: list[str] = []
     if record and fits:
         properties |= record.specs
         removed += record.set
     else:
-        classes = set(map(device.resource_class, (*instance.counted, *instance.slots)))
+        own: tuple[Device, ...] = (*instance.counted, *instance.slots)
+        classes = set(map(device.resource_class, own))
         removed += (name for name in instance.extra_specs if _is_ours(name, classes))
         properties |= {f"resources:{name}": str(count) for name, count in counts.items()}
     added = {alias for item, alias in functions.items() if alias and item not in by_former}
