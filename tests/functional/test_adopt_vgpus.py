@@ -131,6 +131,9 @@ class AdoptTest(Mediated):
         self.divide()
         self.finish_leaving()
         self.assertEqual([words] * 2, self.specs(server))
+        # Stock Nova would leave the devices.
+        self.change_driver()
+        self.finish()
 
 
 class FunctionsTest(stock.StockFunctionsTestBase):

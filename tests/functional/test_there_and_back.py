@@ -234,9 +234,12 @@ class WordsTest(Trip):
     """Instances get back the words, the requests and the properties with which they came."""
 
     HOSTS = ("host1",)
+    # The operator's, of hosts
+    NODE = "CUSTOM_GPU_NODE"
 
     def setUp(self) -> None:
         super().setUp()
+        self.placement.put(f"/traits/{self.NODE}", None, version="1.6")
         any_node = {**aliases.A2, "name": "a2-any", "numa_policy": "preferred"}
         self.flags(alias=[*CONF.pci.alias, json.dumps(any_node)], group="pci")
 
@@ -246,7 +249,7 @@ class WordsTest(Trip):
 
     def test_two_aliases_of_one_product(self) -> None:
         words = {
-            "one": {ALIAS: "a2:1"},
+            "one": {ALIAS: "a2:1", f"trait:{self.NODE}": "forbidden"},
             "any": {ALIAS: "a2-any:1"},
             "both": {ALIAS: "a2-any:1, a2:1"},
         }
