@@ -477,7 +477,11 @@ def _tell(
     ]
     items = guest_devices.to_metadata(guest_list)
     changed = metadata_text.replace(names.GUEST_DEVICES, items, instance.system_metadata)
-    if changed and "DynamicJSON" in CONF.api.vendordata_providers and configdrive.required_by(instance):
+    if (
+        changed
+        and "DynamicJSON" in CONF.api.vendordata_providers
+        and configdrive.required_by(instance)
+    ):
         instance.save()
 
 
