@@ -315,14 +315,14 @@ def _requests(
         policy = hardware.get_pci_numa_policy_constraint(instance.flavor, instance.image_meta)
         with aliases.accepted():
             requests += pci_request.get_pci_requests_from_flavor(flavor, policy).requests
+    for request in requests:
+        request.request_id = _request_id(instance.uuid, request.alias_name)
     return requests
 
 
 def _by_alias(instance: objects.Instance, leaving: Leaving) -> Any:
     """Return a copy of the instance's requests; stock Nova gives by aliases what nova-gpu gave."""
     added = _requests(instance, leaving.counts, leaving.requests)
-    for request in added:
-        request.request_id = _request_id(instance.uuid, request.alias_name)
     own = {request.request_id for request in added}
     requests = adoption.requests_of(instance)
     others = [request for request in requests.requests if request.request_id not in own]

@@ -11,6 +11,7 @@ from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, Slot, device_uuid
 from nova_gpu.stock.core import former, leaving
 from nova_gpu.stock.core.former import Request
 from nova_gpu.stock.core.holding import (
+    SHELVED,
     Alias,
     Domain,
     Hardware,
@@ -192,6 +193,19 @@ class JudgeTest(unittest.TestCase):
         # One that has no such alias any more, as after it was renamed
         (remark,) = self.judge(own, L4, kept=[A2, any_]).remarks
         self.assertIn("a2, any", remark)
+        # Shelved since, with either alias in [pci]alias or none
+        shelved = dataclasses.replace(own, vm_state=SHELVED, counted=frozenset())
+        for known in ([A2, any_], [L4]):
+            item = leaving.judge_shelved(shelved, known)
+            assert item
+            self.assertEqual(
+                (before, ("gpus",), kept.requests), (item.set, item.unset, item.requests)
+            )
+            self.assertEqual(([], known == [L4]), (list(item.obstacles), bool(item.remarks)))
+        resized = dataclasses.replace(shelved, flavor="g2")
+        item = leaving.judge_shelved(resized, [L4])
+        assert item
+        self.assertObstacle(item, "say what it asks for: none")
 
     def test_the_groups_and_traits_that_it_came_with(self) -> None:
         slots = [Slot(card, "nvidia-35", 0) for card in (ONE, TWO)]
