@@ -91,9 +91,10 @@ IMAGE_HIDDEN = "img_hide_hypervisor_id"
 # has a key of the same name in stats.
 STATS = "nova_gpu"
 
-# Keys of an instance's system_metadata: the description of its GPUs for the guest, followed by a
-# number from 0; and what its image says about a stop.
+# Keys of an instance's system_metadata: the description of its GPUs for the guest, and what it had
+# by stock Nova, each followed by a number from 0; and what its image says about a stop.
 GUEST_DEVICES = "nova_gpu_devices_"
+FORMER = "nova_gpu_former_"
 IMAGE_ON_STOP = f"image_{ON_STOP}"
 # Nova's own: the machine type that the instance's image states
 IMAGE_MACHINE_TYPE = "image_hw_machine_type"

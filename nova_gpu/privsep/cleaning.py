@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import nova_gpu.privsep.entrypoint
 import nova_gpu.privsep.vfio
 from nova_gpu.conf import CONF
 from nova_gpu.core import device, exception, model
@@ -11,10 +12,9 @@ from nova_gpu.host import child, clean_command
 from nova_gpu.host.container import guest_processes
 from nova_gpu.host.pci import privileged_cards
 from nova_gpu.host.vfio import card_reset, open_devices
-from nova_gpu.privsep.entrypoint import entrypoint
 
 
-@entrypoint
+@nova_gpu.privsep.entrypoint.entrypoint
 def reset(address: str) -> None:
     """Reset every function of the GPU at *address*, which must be bound to vfio-pci.
 
@@ -28,7 +28,7 @@ def reset(address: str) -> None:
     )
 
 
-@entrypoint
+@nova_gpu.privsep.entrypoint.entrypoint
 def end_processes(address: str) -> list[str]:
     """End the processes that a container left with the device open; return their descriptions.
 
@@ -51,7 +51,7 @@ def end_processes(address: str) -> list[str]:
     return [str(process) for process in processes]
 
 
-@entrypoint
+@nova_gpu.privsep.entrypoint.entrypoint
 def run_command(address: str) -> tuple[int, str]:
     """Run [gpu]clean_command for a device; return its exit status and its output.
 

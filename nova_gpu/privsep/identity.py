@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
+import nova_gpu.privsep.entrypoint
 from nova_gpu.conf import CONF
 from nova_gpu.core import model
 from nova_gpu.host.pci import identity
 from nova_gpu.host.roots import Roots
-from nova_gpu.privsep.entrypoint import entrypoint
 
 
-@entrypoint
+@nova_gpu.privsep.entrypoint.entrypoint
 def read(addresses: list[str]) -> dict[str, dict[str, str]]:
     """Return the PCI Express serial numbers of cards as identifiers by kind, by address.
 

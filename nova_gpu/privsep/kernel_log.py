@@ -3,15 +3,15 @@
 
 from __future__ import annotations
 
+import nova_gpu.privsep.entrypoint
 from nova_gpu.conf import CONF
 from nova_gpu.host.nvidia import kernel_log
 from nova_gpu.host.roots import Roots
-from nova_gpu.privsep.entrypoint import entrypoint
 
 _TIMEOUT_S = 10.0
 
 
-@entrypoint
+@nova_gpu.privsep.entrypoint.entrypoint
 def xids(known: int) -> tuple[int, list[str]]:
     """Return the number of the newest record of the log, and the newer lines about Xids.
 

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import nova_gpu.privsep
-from nova_gpu.privsep.entrypoint import entrypoint
+import nova_gpu.privsep.entrypoint
 
 
-@entrypoint
+@nova_gpu.privsep.entrypoint.entrypoint
 def load() -> None:
     nova_gpu.privsep.load()

@@ -8,20 +8,20 @@ import os
 import stat
 from collections.abc import Iterator
 
+import nova_gpu.privsep.entrypoint
 from nova_gpu.conf import CONF
 from nova_gpu.core import device
 from nova_gpu.host import nodes
 from nova_gpu.host.pci import privileged_cards
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import files
-from nova_gpu.privsep.entrypoint import entrypoint
 
 # The mode that a node had before a guest got it. It disappears with the node, which a boot of the
 # host or the driver may create anew, and only a process with CAP_SYS_ADMIN can write it.
 _FORMER_MODE = "trusted.nova-gpu.mode"
 
 
-@entrypoint
+@nova_gpu.privsep.entrypoint.entrypoint
 def open_to_guests(address: str, paths: list[str]) -> list[str]:
     """Let all users open those nodes in *paths* that belong to the device; return the changed ones.
 
@@ -38,7 +38,7 @@ def open_to_guests(address: str, paths: list[str]) -> list[str]:
     return [node for node in paths if node in own and _open(node, roots)]
 
 
-@entrypoint
+@nova_gpu.privsep.entrypoint.entrypoint
 def opened_to_guests() -> list[str]:
     """Return the nodes that :func:`open_to_guests` has changed and that are not restored yet.
 
@@ -53,7 +53,7 @@ def opened_to_guests() -> list[str]:
     return opened
 
 
-@entrypoint
+@nova_gpu.privsep.entrypoint.entrypoint
 def close_to_guests(paths: list[str]) -> list[str]:
     """Restore the mode of those nodes in *paths* that :func:`open_to_guests` has changed.
 

@@ -10,10 +10,10 @@ import nova.conf
 import nova.privsep
 import nova.privsep.idmapshift
 
-from nova_gpu.privsep.entrypoint import entrypoint
+import nova_gpu.privsep.entrypoint
 
 
-@entrypoint
+@nova_gpu.privsep.entrypoint.entrypoint
 def shift(instance_uuid: str) -> None:
     """Change the owners of the files in an instance's mounted root disk to the guest's users.
 

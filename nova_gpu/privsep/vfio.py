@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import pathlib
 
+import nova_gpu.privsep.entrypoint
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception, model
 from nova_gpu.host import child
@@ -14,7 +15,6 @@ from nova_gpu.host.processes import Holder
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import binding, open_devices
 from nova_gpu.host.vfio.rebinder import Means
-from nova_gpu.privsep.entrypoint import entrypoint
 
 LOG = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ def records() -> pathlib.Path:
     return pathlib.Path(CONF.state_path, "gpu-bindings")
 
 
-@entrypoint
+@nova_gpu.privsep.entrypoint.entrypoint
 def give_to_guests(address: str) -> None:
     """Bind every function of the GPU at *address* to vfio-pci; it may be bound to it already.
 
@@ -36,7 +36,7 @@ def give_to_guests(address: str) -> None:
     binding.give_to_guests(card, means(CONF.gpu.bind_timeout))
 
 
-@entrypoint
+@nova_gpu.privsep.entrypoint.entrypoint
 def give_to_host(address: str) -> None:
     """Bind every function of a card to its former driver again, after :func:`give_to_guests`.
 
@@ -48,7 +48,7 @@ def give_to_host(address: str) -> None:
     binding.give_to_host(model.PciAddress.parse(address), means(CONF.gpu.bind_timeout))
 
 
-@entrypoint
+@nova_gpu.privsep.entrypoint.entrypoint
 def in_use(addresses: list[str]) -> dict[str, list[Holder]]:
     """Return the processes that have a GPU open, by the GPU's address.
 

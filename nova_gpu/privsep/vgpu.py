@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import nova_gpu.privsep.entrypoint
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception, model
 from nova_gpu.core.vgpu import vgpu
@@ -14,13 +15,12 @@ from nova_gpu.host.nvidia import nvml_vgpus, vgpu_manager
 from nova_gpu.host.pci import privileged_cards, selection
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vgpu import slots, virtual_functions
-from nova_gpu.privsep.entrypoint import entrypoint
 
 # A guest's failed start waits for the journal.
 _JOURNAL_TIMEOUT_S = 5.0
 
 
-@entrypoint
+@nova_gpu.privsep.entrypoint.entrypoint
 def make(slot: str, instance_uuid: str) -> None:
     """Make the vGPU of an instance at *slot*, unless it exists already.
 
@@ -33,7 +33,7 @@ def make(slot: str, instance_uuid: str) -> None:
     slots.make(place, uuid, Roots.of(CONF.gpu), CONF.gpu.bind_timeout)
 
 
-@entrypoint
+@nova_gpu.privsep.entrypoint.entrypoint
 def remove(slot: str, instance_uuid: str) -> None:
     """Remove the vGPU of an instance at *slot*, unless it is gone already.
 
@@ -46,7 +46,7 @@ def remove(slot: str, instance_uuid: str) -> None:
     slots.remove(place, uuid, Roots.of(CONF.gpu), CONF.gpu.bind_timeout)
 
 
-@entrypoint
+@nova_gpu.privsep.entrypoint.entrypoint
 def types(addresses: list[str]) -> str:
     """Return NVML's answer about the vGPU types of the cards at *addresses*, as JSON.
 
@@ -56,7 +56,7 @@ def types(addresses: list[str]) -> str:
     return nvml_vgpus.ask(cards, CONF.gpu.nvml_timeout)
 
 
-@entrypoint
+@nova_gpu.privsep.entrypoint.entrypoint
 def manager_errors(since: float) -> list[str]:
     """Return the last errors of NVIDIA's vGPU manager since that time, in seconds of Unix.
 
@@ -65,7 +65,7 @@ def manager_errors(since: float) -> list[str]:
     return vgpu_manager.errors(float(since), _JOURNAL_TIMEOUT_S)
 
 
-@entrypoint
+@nova_gpu.privsep.entrypoint.entrypoint
 def enable_functions(address: str, number: int) -> None:
     """Enable *number* virtual functions of the card at *address*, unless it has them already.
 
@@ -77,7 +77,7 @@ def enable_functions(address: str, number: int) -> None:
     virtual_functions.enable(card, number, Roots.of(CONF.gpu), CONF.gpu.bind_timeout)
 
 
-@entrypoint
+@nova_gpu.privsep.entrypoint.entrypoint
 def run_divide_command(address: str) -> str:
     """Run [gpu]divide_command for the card at *address*, and return its output.
 
@@ -105,7 +105,7 @@ def run_divide_command(address: str) -> str:
     return output
 
 
-@entrypoint
+@nova_gpu.privsep.entrypoint.entrypoint
 def make_mig_instances(address: str, profile: str) -> int:
     """Divide the card at *address* into as many MIG instances of *profile* as fit.
 

@@ -7,6 +7,7 @@ each of its own values. Two dumps are compared by place.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import re
@@ -29,6 +30,7 @@ _KEYS = {
     "allocations": ("resource_provider_id", "consumer_id", "resource_class_id"),
     "inventories": ("resource_provider_id", "resource_class_id"),
     "instance_extra": ("instance_uuid",),
+    "instance_system_metadata": ("instance_uuid", "key"),
     "instances": ("uuid",),
     "pci_devices": ("compute_node_id", "address"),
     "request_specs": ("instance_uuid",),
@@ -124,7 +126,8 @@ def _of_database(name: str, engine: sqlalchemy.Engine) -> Iterator[tuple[str, st
 def _flat(place: str, value: Any) -> Iterator[tuple[str, str]]:
     """Yield each value within *value*, which may be JSON, as a text or read already."""
     if isinstance(value, str) and value[:1] in ("{", "["):
-        value = json.loads(value)
+        with contextlib.suppress(ValueError):  # part of a longer text
+            value = json.loads(value)
     if isinstance(value, Mapping) and value:
         for key in value.keys() - {_CHANGES}:
             yield from _flat(place if key == "nova_object.data" else f"{place}.{key}", value[key])

@@ -29,6 +29,7 @@ MEANWHILE = (
     rf"{_SPEC}\.(flavor\.extra_specs|pci_requests)\..*",
     rf"{_SPEC}\.pci_requests\.requests: \(nothing\) -> \[\]",
     r"cell1\.instance_extra\[.*\]\.(flavor\.cur\.extra_specs|pci_requests|resources)[.:].*",
+    r"cell1\.instance_system_metadata\[.*nova_gpu_former_.*\]\..*: \(nothing\) -> .*",
     r"cell1\.pci_devices\[.*\].* -> \(nothing\)",
     # Of what stays stock Nova's: the request's number among those of its instance
     r"cell1\.pci_devices\[.*\]\.request_id: '<request \d .*>' -> '<request \d .*>'",

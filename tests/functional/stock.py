@@ -187,10 +187,9 @@ class StockFunctionsTestBase(StockTestBase, profiled.ProfiledServersTestBase):
 
     def setUp(self) -> None:
         super().setUp()
-        aliases = [
-            {**self.L40S, "device_type": device_type, "name": name}
-            for name, device_type in (("q", "type-VF"), ("whole", "type-PF"))
-        ]
+        # Without a type Nova gives virtual functions, too.
+        whole = {"device_type": "type-PF", "name": "whole"}
+        aliases = [{**self.L40S, "name": "q"}, {**self.L40S, **whole}]
         self.flags(alias=list(map(json.dumps, aliases)), group="pci")
 
     def _setup_compute_service(self) -> None:

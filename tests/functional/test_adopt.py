@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 from unittest import mock
 
 from nova import objects
 from nova.scheduler.client import report
 
+from nova_gpu.conf import CONF
 from nova_gpu.stock.cmd import adopt, leave
 from nova_gpu.stock.core import leaving as core_leaving
 from nova_gpu.stock.core import takeover as core_takeover
@@ -143,3 +145,28 @@ class AdoptTest(stock.Adopting):
         self.assertEqual(
             {"pci_passthrough:alias": "a2:1"}, self.instance(server).flavor.extra_specs
         )
+
+    def test_one_that_is_shelved_in_between(self) -> None:
+        """It gets the words and the request with which it came, not those of another alias."""
+        self.flags(shelved_offload_time=0)
+        server = self.boot_by_alias()
+        (before,) = self.instance(server).pci_requests.requests
+        self.change_driver()
+        self.finish()
+        self._shelve_server(server, expected_state="SHELVED_OFFLOADED")
+        self.computes["host1"].stop()
+        self.device_spec(aliases.ALL_A2)
+        other = {**aliases.A2, "name": "other", "numa_policy": "preferred"}
+        self.flags(alias=[*CONF.pci.alias, json.dumps(other)], group="pci")
+        (found,) = records.shelved(self.context)
+        given = core_leaving.judge_shelved(found, self.look().aliases)
+        assert given
+        self.assertEqual(0, leave.give_back(self.giving_back(), [given]))
+        (after,) = self.instance(server).pci_requests.requests
+        for key in ("alias_name", "numa_policy", "count", "spec"):
+            self.assertEqual(getattr(before, key), getattr(after, key))
+        (found,) = records.shelved(self.context)
+        self.assertIsNone(found.former)
+        self.take_driver(stock.STOCK)
+        self.perform(server, "unshelve", "ACTIVE")
+        self.assertEqual(self.has(server), self.rows(server))

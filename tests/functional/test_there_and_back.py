@@ -228,3 +228,41 @@ class ThereAndBackTest(CloudOfStock):
         self.give_back()
         self.assertStocks()
         self.use(driven, paused, {ALIAS: "a2:1"}, {ALIAS: "a2:2"}, self.assertStocks)
+
+
+class WordsTest(Trip):
+    """Instances get back the words, the requests and the properties with which they came."""
+
+    HOSTS = ("host1",)
+    # The operator's, of hosts
+    NODE = "CUSTOM_GPU_NODE"
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.placement.put(f"/traits/{self.NODE}", None, version="1.6")
+        any_node = {**aliases.A2, "name": "a2-any", "numa_policy": "preferred"}
+        self.flags(alias=[*CONF.pci.alias, json.dumps(any_node)], group="pci")
+
+    def choose(self, driver: str) -> None:
+        super().choose(driver)
+        self.device_spec(*([aliases.ALL_A2] if driver == stock.STOCK else []))
+
+    def test_two_aliases_of_one_product(self) -> None:
+        words = {
+            "one": {ALIAS: "a2:1", f"trait:{self.NODE}": "forbidden"},
+            "any": {ALIAS: "a2-any:1"},
+            "both": {ALIAS: "a2-any:1, a2:1"},
+        }
+        self.boot_on("host1", {name: self.flavor(**specs) for name, specs in words.items()})
+        self.take_driver(stock.STOCK)
+        self.periods()
+        self.go_there_and_back()
+        for name, server in self.servers.items():
+            self._reboot_server(server, hard=True)
+            self.assertEqual(words[name], self.instance(server).flavor.extra_specs)
+            self.assertEqual(len(self.rows(server)), len(self.has(server)))
+        policies = {
+            request.alias_name: request.numa_policy
+            for request in self.instance(self.servers["both"]).pci_requests.requests
+        }
+        self.assertEqual({"a2": "legacy", "a2-any": "preferred"}, policies)

@@ -95,6 +95,7 @@ class TakeoverTestCase(base.VFIOTestCase):
                 *("[pci]", f"report_in_placement = {self.REPORTED}"),
                 *(f"device_spec = {json.dumps({'address': each})}" for each in functions),
                 *("[devices]", *(f"enabled_mdev_types = {each}" for each in types)),
+                *("[gpu]", "vgpu_types = *"),
             ],
         }
 

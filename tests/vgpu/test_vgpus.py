@@ -71,6 +71,7 @@ class StockTest(base.VFIOTestCase):
         self.cloud.flags(compute_driver=driver, report_interval=_REPORT_S)
         types = [SMALL] if driver == STOCK else []
         self.cloud.flags(enabled_mdev_types=types, group="devices")
+        self.cloud.flags(vgpu_types=["*"], group="gpu")
 
     def test_there_and_back(self) -> None:
         self.cloud.kill_compute()

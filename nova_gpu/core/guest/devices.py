@@ -15,13 +15,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypedDict
 from xml.sax import saxutils
 
-from nova_gpu.core import json_text, names
+from nova_gpu.core import json_text, metadata_text, names
 from nova_gpu.core.guest.tree import Place
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu.vgpu import VGPUType
 
-# The limit of Nova's database for each value of an instance's system_metadata
-_LENGTH = 255
 _BRIDGE = "0x060400"
 
 
@@ -180,19 +178,9 @@ def _pci(address: str | None, class_code: str | None, pcie: PcieLink | None) -> 
 
 
 def to_metadata(devices: Sequence[GuestDevice]) -> dict[str, str]:
-    """Return the items for an instance's ``system_metadata`` that hold *devices* as JSON.
-
-    Nova limits the length of a value, so the JSON is split over several keys.
-    """
+    """Return the items for an instance's ``system_metadata`` that hold *devices* as JSON."""
     text = json.dumps(devices, separators=(",", ":")) if devices else ""
-    pieces = (text[begin : begin + _LENGTH] for begin in range(0, len(text), _LENGTH))
-    return {f"{names.GUEST_DEVICES}{number}": piece for number, piece in enumerate(pieces)}
-
-
-def keys_of(metadata: Iterable[str]) -> list[str]:
-    """Return those keys of *metadata* that :func:`to_metadata` makes, in the order of the JSON."""
-    own = (key for key in metadata if key.startswith(names.GUEST_DEVICES))
-    return sorted(own, key=lambda key: (len(key), key))
+    return metadata_text.split(names.GUEST_DEVICES, text)
 
 
 def of_metadata(metadata: Mapping[str, str]) -> list[GuestDevice]:
@@ -200,9 +188,8 @@ def of_metadata(metadata: Mapping[str, str]) -> list[GuestDevice]:
 
     Return an empty list if there are none or they cannot be parsed.
     """
-    text = "".join(metadata[key] for key in keys_of(metadata))
     try:
-        entries = json_text.parse(text or "[]")
+        entries = json_text.parse(metadata_text.joined(names.GUEST_DEVICES, metadata) or "[]")
     except ValueError:
         return []
     return entries if isinstance(entries, list) else []

@@ -13,11 +13,12 @@ from typing import Any
 
 from nova import context as nova_context
 from nova import objects, servicegroup
+from oslo_config import cfg
 
 from nova_gpu import notifications
 from nova_gpu.cmd import services, waiting
 from nova_gpu.conf import CONF
-from nova_gpu.core import boundary, exception, printable
+from nova_gpu.core import boundary, exception, names, printable
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import files, proofs
 from nova_gpu.stock.cmd import shadow as shadow_command
@@ -76,12 +77,16 @@ def run(command: Any, line: list[str]) -> int:
     is_filtered = command.with_gpufilter or not holdings or is_scheduler_ours()
     if not is_filtered:
         print(_UNFILTERED)
+    reason = other_types(report, holdings)
     if not command.apply:
+        print(printable.lines(reason or ""), end="\n" if reason else "")
         return _LEFT if any(holding.obstacles for holding in holdings) else 0
     if not is_filtered:
         raise NotReady("nothing is taken over without --with-gpufilter")
     check_options(holdings, CONF.pci.device_spec, sources.host.roots)
     check_named(report)
+    if reason:
+        raise NotReady(reason)
     with alone(sources.host):
         with waiting.shown("waiting for a report of nova-compute, which must not come"):
             check_stopped(context, time.sleep)
@@ -129,6 +134,9 @@ def lines(item: Holding | Leaving, stays: str, goes: str) -> Iterator[str]:
     devices = ", ".join(map(str, item.devices)) or "shelved as it is"
     yield f"{uuid}: {goes}, with {devices}"
     yield f"    flavor of the instance: {', '.join(shadow_command.changes(item))}"
+    yield from (f"    {remark}" for remark in item.remarks)
+    if isinstance(item, Holding) and not is_own(CONF.compute_driver):
+        yield from (f"    {reason}" for reason in shadow_command.way_back(item))
 
 
 def is_scheduler_ours() -> bool:
@@ -165,6 +173,32 @@ def check_options(holdings: Iterable[Holding], spec: Sequence[str], roots: Roots
                     f"[devices]enabled_mdev_types names {slot.type_id}, so that stock Nova would "
                     f"go on to divide {slot.parent}; take it out, and run this again"
                 )
+
+
+def other_types(report: Shadow, holdings: Iterable[Holding]) -> str | None:
+    """Return that new instances of flavors as they are would get vGPUs of other types.
+
+    ``resources:VGPU=1`` gives what stock Nova's options name, and any type that nova-gpu offers: up
+    to a whole card. Return ``None`` if the operator has chosen the types.
+    """
+    slots = {
+        slot: card
+        for holding in holdings
+        if any(name.endswith(f":{names.VGPU_RESOURCE_CLASS}") for name in holding.unset)
+        for slot, card in holding.slots.items()
+    }
+    own = {slot.type_id for slot in slots}
+    of_cards = (group for group in report.groups if {*group.cards} & {*slots.values()})
+    types = {group.vgpu_type for group in of_cards if group.vgpu_type}
+    source = CONF.get_location("vgpu_types", "gpu")
+    is_chosen = source is not None and source.location is not cfg.Locations.opt_default
+    if is_chosen or not types - own:
+        return None
+    return (
+        "new instances by resources:VGPU would get vGPUs of any type that nova-gpu offers of the "
+        f"same cards: {', '.join(sorted(types))}; set [gpu]vgpu_types = {','.join(sorted(own))}, "
+        "as [devices]enabled_mdev_types has them, or to * for all"
+    )
 
 
 def check_named(report: Shadow) -> None:

@@ -201,6 +201,7 @@ def _plain(holding: Holding) -> dict[str, Any]:
         "obstacles": [
             {"reason": obstacle.reason, "remedy": obstacle.remedy} for obstacle in holding.obstacles
         ],
+        "remarks": [*holding.remarks, *way_back(holding)],
         "choice": choice
         and {
             "cards": [str(card) for card in choice.cards],
@@ -289,9 +290,17 @@ def changes(item: Holding | Leaving) -> list[str]:
     return [*properties, *(f"without {name}" for name in item.unset)]
 
 
+def way_back(holding: Holding) -> list[str]:
+    """Return why the options of today would not give the instance back to stock Nova."""
+    reason = "nova-gpu leave could not give it back by the present options"
+    return [f"{reason}: {obstacle}" for obstacle in holding.back]
+
+
 def _remarks(holdings: tuple[Holding, ...]) -> Iterator[str]:
     for holding in holdings:
-        yield from (f"{holding.instance.uuid}: {obstacle}" for obstacle in holding.obstacles)
+        sentences = [str(obstacle) for obstacle in holding.obstacles]
+        sentences = sentences or [*holding.remarks, *way_back(holding)]
+        yield from (f"{holding.instance.uuid}: {sentence}" for sentence in sentences)
         if choice := holding.choice:
             cards = ", ".join(map(str, choice.cards))
             yield (

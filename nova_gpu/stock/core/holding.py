@@ -13,6 +13,7 @@ from nova_gpu.core.availability import Reasons
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu.vgpu import DividedCard, Slot
+from nova_gpu.stock.core.former import Former, Request
 
 SHELVED = "shelved_offloaded"
 
@@ -125,6 +126,8 @@ class Instance:
     cards that the instance has by nova-gpu, ``slots`` its vGPUs by it. ``migration`` is the status
     of a migration of the instance that has not ended. ``elsewhere`` is the host that it is on
     instead of this one. ``moved`` are the GPUs by nova-gpu that the migration takes it from, or to.
+    ``requests`` are what it has asked Nova for by each alias, ``former`` is what a takeover has
+    kept of it. ``has_cells``: its guest has NUMA nodes.
     """
 
     uuid: str
@@ -138,6 +141,9 @@ class Instance:
     slots: frozenset[Slot] = frozenset()
     elsewhere: str | None = None
     moved: frozenset[Device] = frozenset()
+    requests: Mapping[str, Request] = dataclasses.field(default_factory=dict)
+    former: Former | None = None
+    has_cells: bool = False
 
     @property
     def is_shelved(self) -> bool:
@@ -193,6 +199,8 @@ class Holding:
     functions of all of them that Nova's database counts for it. ``set`` and ``unset`` are the
     properties that the flavor gets and loses. ``aliases`` are those by which it has its cards and
     functions. ``choice`` is ``None`` if nova-gpu would choose cards as near to each other.
+    ``former`` is what is kept of it for the way back. ``remarks`` are sentences about what is
+    different afterwards. ``back`` is what is in the way back by the present options.
     """
 
     instance: Instance
@@ -205,6 +213,9 @@ class Holding:
     unset: tuple[str, ...]
     obstacles: Sequence[Obstacle]
     choice: Choice | None = None
+    former: Former | None = None
+    remarks: tuple[str, ...] = ()
+    back: Sequence[Obstacle] = ()
 
     @property
     def cards_by_device(self) -> dict[Device, PciAddress]:
@@ -225,7 +236,8 @@ class Leaving:
     which it gets it there, ``None`` if there is none or several. ``mediated`` are its mediated
     devices, each with the resource class of stock Nova. ``set`` and ``unset`` are the properties
     that the flavor gets and loses. ``losses`` are the functions of its cards that its guest has,
-    and that stock Nova will not give it.
+    and that stock Nova will not give it. ``requests`` are what it asked for by an alias before it
+    was taken over. ``remarks`` are sentences about what is not as it was then.
     """
 
     instance: Instance
@@ -235,6 +247,8 @@ class Leaving:
     unset: tuple[str, ...]
     obstacles: Sequence[Obstacle]
     losses: tuple[PciAddress, ...] = ()
+    requests: Mapping[str, Request] = dataclasses.field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
 
     @property
     def devices(self) -> tuple[Device, ...]:

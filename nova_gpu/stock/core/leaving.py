@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
@@ -13,10 +14,12 @@ from nova_gpu.core.flavor import extra_spec, request
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import Kind, Slot, device_uuid
 from nova_gpu.stock.core import takeover
+from nova_gpu.stock.core.former import Former
 from nova_gpu.stock.core.holding import (
     Alias,
     Domain,
     Hardware,
+    Holding,
     Instance,
     Leaving,
     MdevType,
@@ -29,7 +32,7 @@ _VIRTUAL_FUNCTIONS = (Kind.TYPED, Kind.PLAIN)
 _OWN = tuple(word.name for word in extra_spec.WORDS if word.name not in _KEPT)
 # In a request group with or without a suffix
 _OF_GROUP = re.compile(
-    "resources[a-zA-Z0-9_-]*:(?P<resource_class>[A-Z0-9_]+)|trait.*:CUSTOM_GPU(_.*)?"
+    "resources[a-zA-Z0-9_-]*:(?P<resource_class>[A-Z0-9_]+)|trait[^:]*:(?P<trait>[A-Z0-9_]+)"
 )
 
 
@@ -40,6 +43,7 @@ def judge(
     aliases: Collection[Alias],
     types: Collection[MdevType] = (),
     preferred: Collection[str] = (),
+    former: Collection[Alias] = (),
 ) -> Leaving | None:
     """Return what the instance has by nova-gpu, and what is in the way of giving it back.
 
@@ -49,6 +53,7 @@ def judge(
     :param aliases: those of the host, with the functions that each gives
     :param types: those of mediated devices that stock Nova will make on this host
     :param preferred: the names of the aliases to give a function by, if several give it
+    :param former: the aliases by which it asked before it was taken over, and what they give here
     """
     if not (instance.counted or instance.slots or instance.moved or _asks(instance)):
         return None
@@ -58,31 +63,49 @@ def judge(
         for slot, kind in kinds.items()
         if kind is Kind.MEDIATED
     }
-    virtual = (slot.parent for slot, kind in kinds.items() if kind in _VIRTUAL_FUNCTIONS)
+    virtual = [slot.parent for slot, kind in kinds.items() if kind in _VIRTUAL_FUNCTIONS]
     domain = domains.get(instance.uuid, Domain())
     others = _others(instance, hardware)
-    companions = _companions(instance, others, domain, aliases)
-    names_by_function = {
-        function: _giving(function, aliases, preferred)
-        for function in (*sorted(instance.counted), *virtual, *companions)
-    }
+    own_devices = (*sorted(instance.counted), *virtual)
+    record = instance.former
+    if record and not record.is_before(instance.flavor, instance.extra_specs):
+        record = None  # It was resized since.
+    restored = _restored(record, own_devices, sorted(others & domain.functions), former)
+    counts = collections.Counter(filter(None, mediated.values()))
+    fits = record is not None and restored is not None and record.counts == counts
+    by_former = restored if fits and restored else {}
+    names_by_function = {function: [alias] for function, alias in by_former.items()}
+    for function in (*own_devices, *_companions(instance, others, domain, aliases)):
+        if function not in names_by_function:
+            names_by_function[function] = _giving(function, aliases, preferred)
     functions = {
         function: giving[0] if len(giving) == 1 else None
         for function, giving in names_by_function.items()
     }
-    own_devices: tuple[Device, ...] = (*instance.counted, *instance.slots)
-    classes = set(map(device.resource_class, own_devices))
-    removed = [name for name in instance.extra_specs if name in _OWN or _asks_for(classes, name)]
-    properties = {}
-    if by_alias := collections.Counter(filter(None, functions.values())):
-        properties[names.PCI_ALIAS] = _asking(instance, by_alias)
-    counts = collections.Counter(filter(None, mediated.values()))
-    properties |= {f"resources:{name}": str(count) for name, count in counts.items()}
+    properties: dict[str, str] = {}
+    removed: list[str] = []
+    if record and fits:
+        properties |= record.specs
+        removed += record.set
+    else:
+        own: tuple[Device, ...] = (*instance.counted, *instance.slots)
+        classes = set(map(device.resource_class, own))
+        removed += (name for name in instance.extra_specs if _is_ours(name, classes))
+        properties |= {f"resources:{name}": str(count) for name, count in counts.items()}
+    added = {alias for item, alias in functions.items() if alias and item not in by_former}
+    if added:
+        by_alias = collections.Counter(alias for alias in functions.values() if alias in added)
+        specs = {**instance.extra_specs, **properties}
+        properties[names.PCI_ALIAS] = _asking(instance, specs, by_alias)
     obstacles = [
         *takeover.of_state(instance),
         *_of_devices(instance, functions, mediated, kinds, domain),
         *_of_aliases(names_by_function),
     ]
+    remarks: tuple[str, ...] = ()
+    if record:
+        as_it_was = (*_remarks(record, aliases), *_regrouped(record, mediated))
+        remarks = as_it_was if fits else (_unfit(record),)
     return Leaving(
         instance,
         functions,
@@ -91,6 +114,8 @@ def judge(
         tuple(name for name in removed if name not in properties),
         tuple(obstacles),
         tuple(sorted((others & domain.functions) - functions.keys() - instance.recorded.keys())),
+        record.requests if record and fits else {},
+        remarks,
     )
 
 
@@ -99,13 +124,20 @@ def judge_shelved(
 ) -> Leaving | None:
     """Return how a shelved instance is given back; ``None`` if it does not ask for GPUs.
 
-    The alias is one that says to nova-gpu what its flavor says, but for the number.
+    It gets the words with which it was taken over. Without them, the alias is one that says to
+    nova-gpu what its flavor says, but for the number.
     """
     specs = instance.extra_specs
     numbers = {names.GPUS, names.VGPUS}
     count = next((specs[name].split()[-1] for name in numbers & specs.keys()), None)
     if count is None:
         return None
+    record, obstacles = instance.former, [*takeover.of_task(instance)]
+    if record and record.is_before(instance.flavor, specs):
+        removed = tuple(name for name in record.set if name not in record.specs)
+        remarks = tuple(_remarks(record, aliases))
+        former = record.specs, removed, obstacles, (), record.requests, remarks
+        return Leaving(instance, {}, {}, *former)
     own = {name: specs[name] for name in specs if name in _OWN and name not in numbers}
     giving = sorted(
         alias.name
@@ -114,7 +146,6 @@ def judge_shelved(
         and alias.set.keys() & numbers == specs.keys() & numbers
     )
     giving = [name for name in giving if name in preferred] or giving
-    obstacles = [*takeover.of_task(instance)]
     if len(giving) != 1:
         remedy = "name one with --alias" if giving else "unshelve it on a host with nova-gpu"
         names_of = ", ".join(giving) or "none"
@@ -124,8 +155,90 @@ def judge_shelved(
     texts = [specs[names.PCI_ALIAS]] if names.PCI_ALIAS in specs else []
     properties = {names.PCI_ALIAS: ",".join([*texts, *(f"{name}:{count}" for name in giving[:1])])}
     classes = (names.RESOURCE_CLASS, names.VGPU_RESOURCE_CLASS)
-    removed = tuple(name for name in specs if name in _OWN or _asks_for(classes, name))
+    removed = tuple(name for name in specs if _is_ours(name, classes))
     return Leaving(instance, {}, {}, properties, removed, tuple(obstacles))
+
+
+def back(
+    holding: Holding,
+    domains: Mapping[str, Domain],
+    hardware: Hardware,
+    aliases: Collection[Alias],
+    types: Collection[MdevType],
+    former: Collection[Alias],
+) -> Sequence[Obstacle]:
+    """Return what would be in the way back of an instance, once it were taken over.
+
+    The parameters are those of :func:`judge`.
+    """
+    instance = dataclasses.replace(
+        holding.instance,
+        extra_specs=takeover.after(holding.instance.extra_specs, holding.set, holding.unset),
+        recorded={},
+        counted=frozenset(holding.cards),
+        slots=frozenset(holding.slots),
+        former=holding.former,
+    )
+    item = judge(instance, domains, hardware, aliases, types, former=former)
+    return item.obstacles if item else ()
+
+
+def _restored(
+    record: Former | None,
+    own: Sequence[PciAddress],
+    others: Iterable[PciAddress],
+    aliases: Iterable[Alias],
+) -> dict[PciAddress, str] | None:
+    """Return the former alias of each of the instance's functions, ``None`` if they do not fit.
+
+    It may have other functions of the same kind, as after a move.
+
+    :param own: those that it has to have by an alias; *others* are of the same cards
+    :param aliases: the former ones, with what each gives on this host
+    """
+    if record is None:
+        return None
+    gives = {alias.name: alias.functions for alias in aliases}
+    left = collections.Counter(record.functions.values())
+    restored: dict[PciAddress, str] = {}
+    candidates = (*own, *others)
+    for function, alias in [
+        *((item, record.functions.get(item, "")) for item in candidates),
+        *((item, alias) for item in candidates for alias in sorted(gives)),
+    ]:
+        if function not in restored and left[alias] and function in gives.get(alias, ()):
+            restored[function] = alias
+            left[alias] -= 1
+    return None if +left or {*own} - restored.keys() else restored
+
+
+def _remarks(record: Former, aliases: Iterable[Alias]) -> Iterator[str]:
+    """Yield what is not as it was before the takeover, though its words are."""
+    words = re.findall(r"([^:,\s]+)\s*:", record.specs.get(names.PCI_ALIAS, ""))
+    lacking = {*words}.intersection(record.functions.values()) - {alias.name for alias in aliases}
+    if lacking:
+        yield (
+            f"[pci]alias does not give its devices by {', '.join(sorted(lacking))}, as its flavor "
+            "has it again, and Nova moves it by that; add it here and on the controllers"
+        )
+    if traits := sorted(name for name in record.specs if name.startswith("trait")):
+        yield (
+            f"its flavor has {', '.join(traits)} again, which stock Nova's providers of mediated "
+            "devices have once the operator sets it on them"
+        )
+
+
+def _regrouped(record: Former, mediated: Iterable[Slot]) -> Iterator[str]:
+    """Yield that the request groups of its former words say more than its vGPUs now."""
+    groups = sum(name.startswith("resources") for name in record.specs)
+    if groups > 1 and len({slot.parent for slot in mediated}) < groups:
+        yield f"its flavor asks for vGPUs in {groups} groups, and it has them on fewer cards now"
+
+
+def _unfit(record: Former) -> str:
+    """Return that an instance does not get its former words."""
+    before = ", ".join(f"{name}='{value}'" for name, value in record.specs.items())
+    return f"its former words ({before}) do not fit the devices that it has now"
 
 
 def _others(instance: Instance, hardware: Hardware) -> frozenset[PciAddress]:
@@ -175,16 +288,21 @@ def class_at(parent: PciAddress, type_id: str, types: Iterable[MdevType]) -> str
     return next((item.resource_class for item in at if item.type_id == type_id), None)
 
 
-def _asks_for(classes: Collection[str], name: str) -> bool:
-    """Return whether a property asks Placement for one of *classes*, or has a trait of nova-gpu."""
+def _is_ours(name: str, classes: Collection[str]) -> bool:
+    """Return whether a property is a word of nova-gpu's, or asks its providers for something.
+
+    :param classes: the resource classes of the instance's devices
+    """
     match = _OF_GROUP.fullmatch(name)
     if match is None:
-        return False
-    resource_class = match["resource_class"] or ""
-    return resource_class in ("", *classes) or names.is_model_class(resource_class)
+        return name in _OWN
+    if trait := match["trait"]:
+        return names.is_own_trait(trait)
+    resource_class = match["resource_class"]
+    return resource_class in classes or names.is_model_class(resource_class)
 
 
-def _asking(instance: Instance, counts: Mapping[str, int]) -> str:
+def _asking(instance: Instance, extra_specs: Mapping[str, str], counts: Mapping[str, int]) -> str:
     """Return the flavor's ``pci_passthrough:alias`` with these counts of functions as well.
 
     The flavor may ask for them already, if nova-compute has written it after an earlier run took
@@ -192,7 +310,7 @@ def _asking(instance: Instance, counts: Mapping[str, int]) -> str:
 
     :param counts: how many functions it gets, by alias
     """
-    texts = instance.extra_specs.get(names.PCI_ALIAS, "").split(",")
+    texts = extra_specs.get(names.PCI_ALIAS, "").split(",")
     others = [text for text in texts if text.partition(":")[0].strip() not in ("", *counts)]
     own = collections.Counter(instance.recorded.values())
     return ",".join([*others, *(f"{name}:{count + own[name]}" for name, count in counts.items())])
@@ -240,7 +358,7 @@ def _of_aliases(names_by_function: Mapping[PciAddress, Sequence[str]]) -> Iterat
         )
         if not giving:
             yield Obstacle(
-                f"no [pci]alias of this host gives {functions}, by PCI ids and device_type",
+                f"no [pci]alias of this host gives {functions}, by all that it says",
                 "add one on this host and on nova-api's and nova-scheduler's",
             )
         elif len(giving) > 1:

@@ -4,14 +4,18 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from nova_gpu.core import availability, exception, names
+from nova_gpu.core import availability, exception, flavor_mismatch, names
 from nova_gpu.core.flavor import parsers, request, validation
 from nova_gpu.core.model import GPU, PciAddress, Product
+from nova_gpu.core.placement import group_traits
 from nova_gpu.core.topology import choose, nearness, topology
 from nova_gpu.core.vgpu.vgpu import FUNCTION_TYPE, Kind, Slot, device_uuid
+from nova_gpu.stock.core.former import Former
 from nova_gpu.stock.core.holding import (
     Alias,
     Choice,
@@ -28,6 +32,10 @@ from nova_gpu.stock.core.holding import (
 # The states of an instance that a restart of nova-compute and its records' change do not touch
 # (nova.compute.vm_states)
 SETTLED = ("active", "paused", "stopped")
+
+# What an alias says without numa_policy, and what is no condition
+# (nova.objects.fields.PCINUMAAffinityPolicy)
+_LEGACY, _PREFERRED = "legacy", "preferred"
 
 _WAIT = "wait until it has ended, or end it, and look again"
 # The longest path first
@@ -79,10 +87,14 @@ def judge(instance: Instance, domains: Mapping[str, Domain], hardware: Hardware)
     if not (functions or cards or slots or absence):
         return None
     aliases = {instance.recorded.get(function) for function in functions} - {None}
+    stock = [hardware.providers.get(item.parent, Provider("")) for item in mediated.values()]
+    left, removed = _without(instance, aliases, stock if slots else ())
+    properties = {**words([hardware.gpus[card].product for card in cards], slots), **left}
     obstacles = [
         *of_state(instance),
         *absence,
-        *_of_records(instance, domain, functions, hardware),
+        # Those of an instance that is being moved are half there, half here.
+        *(() if instance.migration else _of_records(instance, domain, functions, hardware)),
         *_of_cards(instance.uuid, whole_functions, cards, domains, hardware),
         *_of_companions(instance, whole_functions, hardware),
         *_of_virtual_functions(functions - whole_functions - {s.parent for s in slots}, hardware),
@@ -91,9 +103,9 @@ def judge(instance: Instance, domains: Mapping[str, Domain], hardware: Hardware)
         *_of_products("vGPUs", set(slots.values()), hardware),
         *_of_counted(instance, missing, cards, slots, is_begun=is_begun),
     ]
-    stock = [hardware.providers.get(item.parent, Provider("")) for item in mediated.values()]
-    left, removed = _without(instance.extra_specs, aliases, stock if slots else ())
-    properties = words([hardware.gpus[card].product for card in cards], slots)
+    specs = after(instance.extra_specs, properties, removed)
+    if not obstacles:
+        obstacles += [*_of_flavor(specs, cards, slots, hardware), *_of_aliases(instance, left)]
     return Holding(
         instance,
         tuple(way for way, has in ((Way.ALIAS, functions), (Way.MEDIATED, mediated)) if has),
@@ -101,10 +113,12 @@ def judge(instance: Instance, domains: Mapping[str, Domain], hardware: Hardware)
         dict(sorted(slots.items())),
         frozenset(functions & instance.recorded.keys()),
         frozenset(filter(None, aliases)),
-        {**properties, **left},
+        properties,
         removed,
         tuple(dict.fromkeys(obstacles)),
         _choice(cards, domains, hardware),
+        _former(instance, functions, properties, removed),
+        (*_differences(instance, aliases, removed), *_additions(cards, domain, hardware)),
     )
 
 
@@ -123,7 +137,7 @@ def judge_shelved(instance: Instance, aliases: Collection[Alias]) -> Holding | N
     properties = dict(own[0].set)
     for name in properties.keys() & {names.GPUS, names.VGPUS}:
         properties[name] = f"= {counts[own[0].name]}"
-    left, removed = _without(instance.extra_specs, {alias.name for alias in own}, ())
+    left, removed = _without(instance, {alias.name for alias in own}, ())
     return Holding(
         *(instance, (Way.ALIAS,), (), {}, frozenset()),
         *(frozenset(alias.name for alias in own), {**properties, **left}, removed, obstacles),
@@ -134,6 +148,71 @@ def alias_counts(extra_specs: Mapping[str, str]) -> dict[str, int]:
     """Return how many devices a flavor asks for by each alias: ``a2:1,nic:2``."""
     texts = (text.partition(":") for text in extra_specs.get(names.PCI_ALIAS, "").split(","))
     return {name.strip(): int(count) for name, _, count in texts if count.strip().isdigit()}
+
+
+def after(
+    extra_specs: Mapping[str, str], properties: Mapping[str, str], removed: Collection[str]
+) -> dict[str, str]:
+    """Return a flavor's properties with *properties*, and without those *removed*."""
+    specs = {**extra_specs, **properties}
+    return {name: value for name, value in specs.items() if name not in removed}
+
+
+def _former(
+    instance: Instance,
+    functions: Iterable[PciAddress],
+    properties: Mapping[str, str],
+    removed: Collection[str],
+) -> Former | None:
+    """Return what is kept of the instance: what an earlier run has kept, if it has changed more.
+
+    Return ``None`` if its flavor asks for nothing of stock Nova.
+    """
+    specs, record = instance.extra_specs, instance.former
+    if record and record.is_before(instance.flavor, specs):
+        return record
+    before = {name: specs[name] for name in (*properties, *removed) if name in specs}
+    if not (removed or names.PCI_ALIAS in properties):
+        return None
+    of_functions = {item: instance.recorded.get(item) for item in sorted(functions)}
+    aliases = {function: alias for function, alias in of_functions.items() if alias}
+    requests = {
+        alias: request for alias, request in instance.requests.items() if alias in aliases.values()
+    }
+    return Former(instance.flavor, properties, before, requests, aliases)
+
+
+def _differences(
+    instance: Instance, aliases: Collection[str | None], removed: Collection[str]
+) -> Iterator[str]:
+    """Yield what the flavor says to stock Nova, and not to nova-gpu in its words."""
+    policies = {
+        alias: request.numa_policy or _LEGACY
+        for alias, request in instance.requests.items()
+        if alias in aliases
+    }
+    strict = sorted({policy for policy in policies.values() if policy != _PREFERRED})
+    if strict and instance.has_cells:
+        yield (
+            "when it starts on another host, or new ones with this flavor do, its cards may be on "
+            f"other NUMA nodes than its guest: nova-gpu has no numa_policy={', '.join(strict)}"
+        )
+    groups = {name.partition(":")[0] for name in removed if name.startswith("resources")}
+    if len(groups) > 1 and instance.extra_specs.get("group_policy") == "isolate":
+        yield (
+            "when it moves, its vGPUs may be on one card: nova-gpu counts all cards of a product "
+            "as one provider, which group_policy=isolate does not part"
+        )
+
+
+def _additions(cards: Iterable[PciAddress], domain: Domain, hardware: Hardware) -> Iterator[str]:
+    """Yield which functions its guest gets at its next start, besides those that it has."""
+    functions = (item for card in cards for item in hardware.gpus[card].functions)
+    if others := sorted({*functions} - domain.functions):
+        yield (
+            f"the next start gives its guest {', '.join(map(str, others))} as well, as functions "
+            "of its cards, and its devices may have other addresses in the guest"
+        )
 
 
 def _is_virtual(function: PciAddress, hardware: Hardware) -> bool:
@@ -195,7 +274,7 @@ def _stated(model: str | None) -> str | None:
 
 
 def _without(
-    extra_specs: Mapping[str, str], aliases: Collection[str | None], stock: Collection[Provider]
+    instance: Instance, aliases: Collection[str | None], stock: Collection[Provider]
 ) -> tuple[dict[str, str], tuple[str, ...]]:
     """Return how the flavor ceases to ask stock Nova: properties to replace, and to remove.
 
@@ -203,10 +282,15 @@ def _without(
 
     :param stock: the providers that its mediated devices are counted on
     """
-    replaced, removed = {}, []
+    extra_specs, replaced, removed = instance.extra_specs, {}, []
     if aliases and names.PCI_ALIAS in extra_specs:
-        requests = [text.strip() for text in extra_specs[names.PCI_ALIAS].split(",")]
-        others = [text for text in requests if text.partition(":")[0].strip() not in aliases]
+        texts = [text.strip() for text in extra_specs[names.PCI_ALIAS].split(",")]
+        names_by_text = {text: text.partition(":")[0].strip() for text in texts}
+        own, unasked = {*aliases}, {*instance.recorded.values()} - {*names_by_text.values()}
+        if unasked and unasked <= own:
+            # An alias was renamed, in the flavor too. Nova has no record by its new name.
+            own |= {*names_by_text.values()} - {*instance.recorded.values()}
+        others = [text for text in texts if names_by_text[text] not in own]
         if others:
             replaced[names.PCI_ALIAS] = ",".join(others)
         else:
@@ -221,6 +305,57 @@ def _without(
         ):
             removed.append(name)
     return replaced, tuple(removed)
+
+
+def _of_flavor(
+    extra_specs: Mapping[str, str],
+    cards: Iterable[PciAddress],
+    slots: Mapping[Slot, PciAddress],
+    hardware: Hardware,
+) -> Iterator[Obstacle]:
+    """Yield why nova-gpu would not start an instance with these GPUs and the resulting flavor."""
+    flavor = request.of(extra_specs)
+    gpus = [hardware.gpus[card] for card in cards]
+    held = [
+        flavor_mismatch.Held(
+            1,
+            gpu.product.architecture,
+            functools.partial(group_traits.of_group, gpu.product, names.QEMU, ()),
+            gpu.product.name,
+            gpu.product.memory_mib,
+            gpu.numa_node,
+        )
+        for gpu in gpus
+    ]
+    types = [hardware.parts[card].types[slot.type_id] for slot, card in slots.items()]
+    try:
+        flavor.check()
+        # Nova's own filter has compared the hypervisor.
+        whole = flavor.whole and dataclasses.replace(flavor.whole, hypervisor=None)
+        reason = (
+            flavor_mismatch.gpu_mismatch(whole, held, None)
+            or (whole and flavor_mismatch.other_product(whole, held))
+            or flavor_mismatch.vgpu_mismatch(flavor, types)
+        )
+    except exception.InvalidExtraSpec as error:
+        reason = str(error)
+    if reason:
+        yield Obstacle(
+            f"with nova-gpu's words its flavor would not fit what it has: {reason}",
+            "resize it to a flavor without properties of nova-gpu's",
+        )
+
+
+def _of_aliases(instance: Instance, left: Mapping[str, str]) -> Iterator[Obstacle]:
+    """Yield that aliases of GPUs and of other devices were renamed, which nothing tells apart."""
+    aliases = {text.partition(":")[0] for text in left.get(names.PCI_ALIAS, "").split(",")} - {""}
+    recorded = {*instance.recorded.values()}
+    # An older record has no alias.
+    if (unknown := sorted(aliases - recorded)) and None not in recorded:
+        yield Obstacle(
+            f"its flavor asks by {', '.join(unknown)}, by which Nova counts nothing for it",
+            "resize it to a flavor with the names that its devices have in [pci]alias now",
+        )
 
 
 def of_state(instance: Instance) -> Iterator[Obstacle]:

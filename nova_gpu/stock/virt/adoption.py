@@ -32,11 +32,12 @@ from nova.virt.libvirt import host as libvirt_host
 
 from nova_gpu import notifications
 from nova_gpu.conf import CONF
-from nova_gpu.core import device, exception, names
+from nova_gpu.core import device, exception, metadata_text, names
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import PciAddress, Product
 from nova_gpu.core.placement import inventory
 from nova_gpu.notifications import EventType
+from nova_gpu.stock.core.former import Former
 from nova_gpu.stock.core.holding import Holding, NotTakenOver, Way
 from nova_gpu.stock.virt import definitions, providers, records
 from nova_gpu.stock.virt.shadow import Group, Shadow
@@ -132,6 +133,8 @@ class Takeover:
             yield Step(f"{uuid}: change its flavor", lambda: self.record(holding))
             return
         gpus = ", ".join(map(str, holding.devices))
+        if holding.former not in (None, holding.instance.former):
+            yield Step(f"{uuid}: keep its former words", lambda: self.keep(holding))
         yield Step(f"{uuid}: count {gpus} for nova-gpu in Placement", lambda: self.count(holding))
         yield Step(f"{uuid}: change its request spec", lambda: self.respecify(holding))
         if Way.MEDIATED in holding.ways:
@@ -141,6 +144,12 @@ class Takeover:
             yield Step(
                 f"{uuid}: remove stock Nova's records of {gpus}", lambda: self.forget(holding)
             )
+
+    def keep(self, holding: Holding) -> None:
+        """Keep with the instance what it has by stock Nova, by which a way back restores it."""
+        instance = settled(self._context, holding.instance.uuid, self._node.host)
+        keep(instance, holding.former)
+        settled(self._context, instance.uuid, instance.host)
 
     def count(self, holding: Holding) -> None:
         """Count the instance's GPUs for their group in Placement, no longer for stock Nova."""
@@ -351,9 +360,7 @@ def settled(context: nova_context.RequestContext, uuid: str, host: str | None) -
     :raises NotTakenOver: if it is gone, is not on *host* any more, has a task, or is being moved
     """
     try:
-        instance = objects.Instance.get_by_uuid(
-            context, uuid, expected_attrs=[*records.ATTRIBUTES, "system_metadata"]
-        )
+        instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=records.ATTRIBUTES)
     except nova_exception.InstanceNotFound as error:
         raise NotTakenOver(uuid, "it was deleted", "nothing is to be done") from error
     if instance.host != host:
@@ -394,6 +401,13 @@ def write(
         instance.flavor, instance.pci_requests, instance.resources = before
         instance.save()
         raise
+
+
+def keep(instance: objects.Instance, former: Former | None) -> None:
+    """Keep *former* with the instance, and nothing of an earlier takeover."""
+    items = former.to_metadata() if former else {}
+    if metadata_text.replace(names.FORMER, items, instance.system_metadata):
+        instance.save()
 
 
 def respecify(

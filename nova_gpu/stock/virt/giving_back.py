@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import uuid
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from nova import context as nova_context
@@ -39,6 +39,8 @@ from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vgpu import sriov
 from nova_gpu.notifications import EventType
+from nova_gpu.stock.core import takeover
+from nova_gpu.stock.core.former import Request
 from nova_gpu.stock.core.holding import Leaving, NotTakenOver, Stranger, Way
 from nova_gpu.stock.virt import adoption, aliases, definitions, providers, records
 from nova_gpu.stock.virt.adoption import Allocations, Step
@@ -85,6 +87,10 @@ class GivingBack:
                 slots = holding.slots if holding.ways == (Way.MEDIATED,) else ()
                 define = functools.partial(definitions.add, self._host, own, slots)
                 yield from adoption.restoring(self._context, own, self._node.host, define)
+                if holding.instance.former:
+                    yield Step(
+                        f"{own}: forget what was kept of it", functools.partial(self.forget, own)
+                    )
         for leaving in everybody:
             yield from self._first(leaving)
         for leaving in everybody:
@@ -114,10 +120,12 @@ class GivingBack:
         instance = adoption.settled(self._context, leaving.instance.uuid, None)
         flavor = adoption.renamed(instance.flavor, leaving.set, leaving.unset)
         requests = adoption.requests_of(instance)
+        counts = takeover.alias_counts(flavor.extra_specs)
         ports = [request for request in requests.requests if request.alias_name is None]
-        requests.requests = [*ports, *_requests(instance, flavor)]
+        requests.requests = [*ports, *_requests(instance, counts, leaving.requests)]
         adoption.respecify(self._context, instance.uuid, flavor, requests)
         adoption.write(self._context, instance, flavor, requests, ())
+        adoption.keep(instance, None)
 
     def remember(self, leaving: Leaving) -> None:
         """Add Nova's row of each card and function, as allocated to the instance.
@@ -220,6 +228,11 @@ class GivingBack:
         adoption.write(self._context, instance, flavor, requests, others)
         gone = [dev for dev in had if str(dev) in own]
         adoption.notify(EventType.RELEASE, instance, gone, self._products)
+        adoption.keep(instance, None)
+
+    def forget(self, instance_uuid: str) -> None:
+        """Forget what a takeover has kept of an instance that has its devices by stock Nova."""
+        adoption.keep(adoption.settled(self._context, instance_uuid, self._node.host), None)
 
     def uncount(self) -> None:
         """Remove nova-gpu's groups from Placement; count mediated devices for stock Nova."""
@@ -279,21 +292,37 @@ def _request_id(instance_uuid: str, alias: str | None) -> str:
     return str(uuid.uuid5(uuid.UUID(instance_uuid), str(alias)))
 
 
-def _requests(instance: objects.Instance, flavor: objects.Flavor) -> list[Any]:
-    """Return the requests of the flavor's aliases."""
-    policy = hardware.get_pci_numa_policy_constraint(instance.flavor, instance.image_meta)
-    with aliases.accepted():
-        return list(pci_request.get_pci_requests_from_flavor(flavor, policy).requests)
+def _requests(
+    instance: objects.Instance, counts: Mapping[str, int], former: Mapping[str, Request]
+) -> list[Any]:
+    """Return requests of so many functions by each alias.
+
+    :param former: what the instance asked for by an alias before; by others as ``[pci]alias`` says
+    """
+    requests = [
+        objects.InstancePCIRequest(
+            count=counts[alias],
+            spec=[dict(spec) for spec in request.specs],
+            alias_name=alias,
+            numa_policy=request.numa_policy,
+        )
+        for alias, request in former.items()
+        if alias in counts
+    ]
+    words = ",".join(f"{alias}:{counts[alias]}" for alias in counts if alias not in former)
+    if words:
+        flavor = objects.Flavor(extra_specs={names.PCI_ALIAS: words})
+        policy = hardware.get_pci_numa_policy_constraint(instance.flavor, instance.image_meta)
+        with aliases.accepted():
+            requests += pci_request.get_pci_requests_from_flavor(flavor, policy).requests
+    for request in requests:
+        request.request_id = _request_id(instance.uuid, request.alias_name)
+    return requests
 
 
 def _by_alias(instance: objects.Instance, leaving: Leaving) -> Any:
     """Return a copy of the instance's requests; stock Nova gives by aliases what nova-gpu gave."""
-    words = ",".join(f"{alias}:{count}" for alias, count in leaving.counts.items())
-    added = _requests(
-        instance, objects.Flavor(extra_specs={names.PCI_ALIAS: words} if words else {})
-    )
-    for request in added:
-        request.request_id = _request_id(instance.uuid, request.alias_name)
+    added = _requests(instance, leaving.counts, leaving.requests)
     own = {request.request_id for request in added}
     requests = adoption.requests_of(instance)
     others = [request for request in requests.requests if request.request_id not in own]

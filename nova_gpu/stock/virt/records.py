@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 
 from nova import context as nova_context
@@ -13,12 +14,14 @@ from nova import objects
 from nova_gpu.core import boundary, device, exception
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import PciAddress
+from nova_gpu.stock.core import former
+from nova_gpu.stock.core.former import Request
 from nova_gpu.stock.core.holding import SHELVED, Instance, NotTakenOver, Obstacle
 from nova_gpu.virt.usage import stock_records
 
 # What is read of an instance, and what a takeover changes
-ATTRIBUTES = ["flavor", "pci_requests", "resources"]
-_READ = [*ATTRIBUTES, "migration_context"]
+ATTRIBUTES = ["flavor", "pci_requests", "resources", "system_metadata"]
+_READ = [*ATTRIBUTES, "migration_context", "numa_topology"]
 
 
 def read(context: nova_context.RequestContext, host: str, nodename: str) -> list[Instance]:
@@ -41,18 +44,15 @@ def read(context: nova_context.RequestContext, host: str, nodename: str) -> list
     here = objects.InstanceList.get_by_host(context, host, expected_attrs=_READ)
     elsewhere = (rows.keys() | migrations.keys()) - {instance.uuid for instance in here}
     return [
-        Instance(
-            instance.uuid,
-            instance.flavor.name,
-            dict(instance.flavor.extra_specs),
-            instance.vm_state,
-            instance.task_state,
-            migrations.get(instance.uuid),
-            dict(_functions(instance, rows.get(instance.uuid, ()))),
-            device.cards(stock_records.devices(instance.resources)),
-            device.slots(stock_records.devices(instance.resources)),
-            None if instance.host == host else instance.host,
-            _of_move(instance) if instance.uuid in migrations else frozenset(),
+        dataclasses.replace(
+            _instance(instance),
+            migration=migrations.get(instance.uuid),
+            recorded=dict(_functions(instance, rows.get(instance.uuid, ()))),
+            counted=device.cards(stock_records.devices(instance.resources)),
+            slots=device.slots(stock_records.devices(instance.resources)),
+            elsewhere=None if instance.host == host else instance.host,
+            moved=_of_move(instance) if instance.uuid in migrations else frozenset(),
+            has_cells=bool(instance.numa_topology),
         )
         for instance in (*here, *_by_uuid(context, elsewhere))
     ]
@@ -61,15 +61,21 @@ def read(context: nova_context.RequestContext, host: str, nodename: str) -> list
 def shelved(context: nova_context.RequestContext) -> list[Instance]:
     """Return the instances of the cell that no host has, since they are shelved."""
     filters = {"vm_state": SHELVED, "deleted": False}
-    return [
-        Instance(
-            *(instance.uuid, instance.flavor.name, dict(instance.flavor.extra_specs)),
-            *(instance.vm_state, instance.task_state),
-        )
-        for instance in objects.InstanceList.get_by_filters(
-            context, filters, expected_attrs=ATTRIBUTES
-        )
-    ]
+    own = objects.InstanceList.get_by_filters(context, filters, expected_attrs=ATTRIBUTES)
+    return list(map(_instance, own))
+
+
+def _instance(instance: objects.Instance) -> Instance:
+    """Return what an instance has whether it is on a host or not."""
+    return Instance(
+        instance.uuid,
+        instance.flavor.name,
+        dict(instance.flavor.extra_specs),
+        instance.vm_state,
+        instance.task_state,
+        requests=_by_alias(instance),
+        former=former.of_metadata(instance.system_metadata),
+    )
 
 
 def _by_uuid(context: nova_context.RequestContext, uuids: set[str]) -> Iterator[objects.Instance]:
@@ -80,6 +86,21 @@ def _by_uuid(context: nova_context.RequestContext, uuids: set[str]) -> Iterator[
 
 def _requests(instance: objects.Instance) -> Sequence[objects.InstancePCIRequest]:
     return instance.pci_requests.requests if instance.pci_requests else ()
+
+
+def _by_alias(instance: objects.Instance) -> dict[str, Request]:
+    """Return what the instance has asked Nova for by each alias, without Nova's own notes."""
+    return {
+        request.alias_name: Request(
+            tuple(
+                {key: value for key, value in spec.items() if key not in stock_records.NOTES}
+                for spec in request.spec
+            ),
+            request.numa_policy if "numa_policy" in request else None,
+        )
+        for request in _requests(instance)
+        if request.alias_name
+    }
 
 
 def _functions(

@@ -26,6 +26,7 @@ from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import card_reset, passthrough
 from nova_gpu.host.vgpu import mdev, sriov
 from nova_gpu.stock.core import leaving, takeover
+from nova_gpu.stock.core.former import Former
 from nova_gpu.stock.core.holding import (
     Alias,
     Domain,
@@ -130,49 +131,60 @@ def look(
     nodename = ask("libvirt", sources.libvirt.get_hostname)
     named = ask("libvirt", lambda: _domains(sources))
     hardware = ask("sysfs", lambda: _hardware(host, cards))
-    instances = stock = known_aliases = None
+    instances = stock = functions = None
     consumers: frozenset[str] = frozenset()
     if nodename is not None:
         read_instances = functools.partial(records.read, context, CONF.host, nodename)
         instances = ask("Nova's database", read_instances)
     if hardware is not None:
-        read_aliases = functools.partial(_aliases, hardware, device_spec, host.roots)
-        known_aliases = ask("sysfs", read_aliases)
+        read_functions = functools.partial(_functions, hardware, device_spec, host.roots)
+        functions = ask("sysfs", read_functions)
     if nodename is not None and hardware is not None:
         client = sources.placement
         read_providers = functools.partial(_providers, client, context, nodename, hardware)
         stock = ask("Placement", read_providers)
         read_consumers = functools.partial(_consumers, client, context, nodename)
         consumers = ask("Placement", read_consumers) or consumers
-    holdings: tuple[Holding, ...] = ()
-    leavings: tuple[Leaving, ...] = ()
+    known_aliases = functions.given_by(aliases.configured(CONF.pci.alias)) if functions else []
+    holdings: list[Holding] = []
+    leavings: list[Leaving] = []
     users: Mapping[PciAddress, tuple[str, ...]] = {}
     strangers: Mapping[str, tuple[PciAddress, ...]] = {}
     if named is not None and hardware is not None:
         users = _users(named, hardware)
         if instances is not None:
             whole = dataclasses.replace(hardware, providers=stock or {})
+            arguments = named, hardware, known_aliases, types
+            aliases_of = functools.partial(_former_aliases, functions)
             judged = (takeover.judge(instance, named, whole) for instance in instances)
-            holdings = tuple(filter(None, judged))
-            arguments = named, hardware, known_aliases or (), types, preferred
-            back = (leaving.judge(instance, *arguments) for instance in instances)
-            leavings = tuple(filter(None, back))
+            holdings = [
+                dataclasses.replace(
+                    holding, back=leaving.back(holding, *arguments, aliases_of(holding.former))
+                )
+                for holding in judged
+                if holding
+            ]
+            judged_back = (
+                leaving.judge(instance, *arguments, preferred, aliases_of(instance.former))
+                for instance in instances
+            )
+            leavings = [item for item in judged_back if item]
             strangers = _strangers(users, {instance.uuid for instance in instances})
     # One tells of all: the conductor has the API's database, or lacks it.
     own = [*(it.instance for it in holdings), *(it.instance for it in leavings)]
     for instance in own[:1]:
         read_spec = functools.partial(records.unread, context, instance.uuid)
         if unread := ask("nova-conductor", read_spec):
-            holdings = tuple(_hindered(holding, unread) for holding in holdings)
-            leavings = tuple(_hindered(item, unread) for item in leavings)
-    functions = frozenset[PciAddress]().union(*(it.functions for it in (named or {}).values()))
+            holdings = [_hindered(holding, unread) for holding in holdings]
+            leavings = [_hindered(item, unread) for item in leavings]
+    in_domains = frozenset[PciAddress]().union(*(it.functions for it in (named or {}).values()))
     return Shadow(
         nodename,
         tuple(_groups(nodename, host, cards)),
-        tuple(_cards(host, cards, users, _names_by_card(stock or {}, hardware), functions)),
-        tuple(alias for alias in known_aliases or () if alias.cards),
-        holdings,
-        leavings,
+        tuple(_cards(host, cards, users, _names_by_card(stock or {}, hardware), in_domains)),
+        tuple(alias for alias in known_aliases if alias.cards),
+        tuple(holdings),
+        tuple(leavings),
         strangers,
         ask.unread,
         frozenset(
@@ -208,7 +220,14 @@ def _counts(
     return counts
 
 
-def _aliases(hardware: Hardware, device_spec: Sequence[str], roots: Roots) -> list[Alias]:
+def _former_aliases(functions: aliases.Functions | None, former: Former | None) -> list[Alias]:
+    """Return what the aliases by which an instance once asked give on this host."""
+    if functions is None or former is None:
+        return []
+    return functions.given_by({name: request.specs for name, request in former.requests.items()})
+
+
+def _functions(hardware: Hardware, device_spec: Sequence[str], roots: Roots) -> aliases.Functions:
     whole = [gpu for gpu in hardware.gpus.values() if gpu.address not in hardware.parts]
     spec = DeviceSpec(device_spec)
     companions = [
@@ -220,7 +239,7 @@ def _aliases(hardware: Hardware, device_spec: Sequence[str], roots: Roots) -> li
         for parent in divided.parents.keys() - {*hardware.gpus[card].functions}
     }
     slots = takeover.function_slots(virtual, hardware)
-    return aliases.read(CONF.pci.alias, whole, slots, companions, roots)
+    return aliases.read(whole, slots, companions, roots, spec)
 
 
 def _domains(sources: gather.Sources) -> dict[str, Domain]:

@@ -30,19 +30,8 @@ class DeviceSpec:
 
         :raises OSError, ValueError: if one of them cannot be read
         """
-        for address in functions if self._devices and self._devices.specs else ():
-            device = sysfs.device(address, roots)
-            vendor_id, product_id = sysfs.ids(device)
-            function = {
-                "address": str(address),
-                "vendor_id": vendor_id,
-                "product_id": product_id,
-                # A spec with the address of a card also matches its virtual functions.
-                "parent_addr": sysfs.link(device, "physfn"),
-            }
-            # Nova's device_assignable() does not return the spec in 2024.1.
-            spec = next((spec for spec in self._devices.specs if spec.match(function)), None)
-            if spec is not None:
+        for address in functions:
+            if (spec := self._spec(address, roots)) is not None:
                 return (
                     f"[pci]device_spec = {jsonutils.dumps(spec.dev_spec_conf)} lets Nova give "
                     f"{address} to instances with a pci_passthrough:alias, and "
@@ -51,3 +40,27 @@ class DeviceSpec:
                     "[gpu]addresses"
                 )
         return None
+
+    def tags(self, address: PciAddress, roots: Roots) -> dict[str, str]:
+        """Return what the option says of a function besides which one it is, such as its traits.
+
+        :raises OSError, ValueError: if it cannot be read
+        """
+        spec = self._spec(address, roots)
+        return dict(spec.get_tags()) if spec is not None else {}
+
+    def _spec(self, address: PciAddress, roots: Roots) -> Any:
+        """Return the first member of the option that matches a function, else ``None``."""
+        if not (self._devices and self._devices.specs):
+            return None
+        device = sysfs.device(address, roots)
+        vendor_id, product_id = sysfs.ids(device)
+        function = {
+            "address": str(address),
+            "vendor_id": vendor_id,
+            "product_id": product_id,
+            # A spec with the address of a card also matches its virtual functions.
+            "parent_addr": sysfs.link(device, "physfn"),
+        }
+        # Nova's device_assignable() does not return the spec in 2024.1.
+        return next((spec for spec in self._devices.specs if spec.match(function)), None)

@@ -16,7 +16,7 @@ from nova.virt.libvirt import config as vconfig
 from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import exception, flavor_mismatch, names
+from nova_gpu.core import exception, flavor_mismatch, metadata_text, names
 from nova_gpu.core.device import Device
 from nova_gpu.core.guest import devices as guest_devices
 from nova_gpu.core.guest.devices import GuestDevice
@@ -415,13 +415,13 @@ def _tell(
         *cards,
         *itertools.starmap(guest_devices.of_part, enumerate(parts, start=len(cards))),
     ]
-    metadata, text = instance.system_metadata, guest_devices.to_metadata(guest_list)
-    if text == {key: metadata[key] for key in guest_devices.keys_of(metadata)}:
-        return
-    for key in guest_devices.keys_of(metadata):
-        del metadata[key]
-    metadata.update(text)
-    if "DynamicJSON" in CONF.api.vendordata_providers and configdrive.required_by(instance):
+    items = guest_devices.to_metadata(guest_list)
+    changed = metadata_text.replace(names.GUEST_DEVICES, items, instance.system_metadata)
+    if (
+        changed
+        and "DynamicJSON" in CONF.api.vendordata_providers
+        and configdrive.required_by(instance)
+    ):
         instance.save()
 
 

@@ -477,8 +477,8 @@ def _leading_to(devices: Collection[Device], known: Set[str], parts: Parts) -> S
     own = {*devices, *(slot.parent for slot in slots)}
     leading = {node for node, dev in parts.card_by_node.items() if dev in own}
     leading = leading.union(*(parts.nodes_by_instance.get(slot, ()) for slot in slots))
-    kept = device.slots(parts.opened_by(known)) - slots
-    return leading.difference(*(parts.nodes_by_instance[slot] for slot in kept))
+    others = device.slots(parts.opened_by(known)) - slots
+    return leading.difference(*(parts.nodes_by_instance[slot] for slot in others))
 
 
 def _remove(element: etree._Element) -> None:

@@ -30,6 +30,8 @@ from nova_gpu.virt.usage import records
 LOG = logging.getLogger(__name__)
 
 TAKEN = (fields.PciDeviceStatus.ALLOCATED, fields.PciDeviceStatus.CLAIMED)
+# What Nova writes into the requests of an instance: the providers that it has chosen
+NOTES = ("rp_uuids",)
 
 
 def devices(resources: Iterable[objects.Resource] | None) -> list[Device]:
@@ -134,7 +136,8 @@ def respecify(
     if requests is not None:
         spec.pci_requests = copy.deepcopy(requests)
         for item in (item for request in spec.pci_requests.requests for item in request.spec):
-            item.pop("rp_uuids", None)
+            for note in NOTES:
+                item.pop(note, None)
     spec.save()
 
 

@@ -85,7 +85,7 @@ class GPUInstancesTest(unittest.TestCase):
             ([1], [31, 12, 6, 3]),
             ([1] * 8, [24, 12, 6, 3]),
             ([1, 1, 2], [29, 8, 4, 2]),
-            ([None], [31, 15, 7, 3]),  # where it is is unknown
+            ([None], [31, 15, 7, 3]),  # its place is unknown
         ):
             empty = Parent(Kind.TYPED, dict.fromkeys(types, 1), {})
             parents = dict.fromkeys(functions, empty)

@@ -20,7 +20,7 @@ from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.stock.cmd import adopt
 from nova_gpu.stock.core.holding import Holding, Instance, NotTakenOver, Obstacle, Way
 from nova_gpu.stock.virt.adoption import Step
-from nova_gpu.stock.virt.shadow import Card, Shadow
+from nova_gpu.stock.virt.shadow import Card, Group, Shadow
 from tests.fixtures import hosts
 
 CARD = PciAddress(0, 0x3B, 0, 0)
@@ -56,11 +56,16 @@ class PlanTest(test.NoDBTestCase):
         self.assertIn("the instance two has no GPU by stock Nova", str(refused))
 
     def test_text(self) -> None:
-        text = adopt.text([holding("one"), holding("two", BUSY)])
+        remarks = {"remarks": ("the next start adds a function",), "back": (BUSY,)}
+        one = dataclasses.replace(holding("one"), **remarks)  # type: ignore[arg-type]
+        text = adopt.text([one, holding("two", BUSY)])
         self.assertEqual(
             [
                 "one: to be taken over, with 0000:3b:00.0",
                 "    flavor of the instance: gpus='= 1', without pci_passthrough:alias",
+                "    the next start adds a function",
+                "    nova-gpu leave could not give it back by the present options: it has the task "
+                "deleting; wait",
                 "two: stays stock Nova's",
                 "  - it has the task deleting; wait",
             ],
@@ -104,6 +109,25 @@ class PlanTest(test.NoDBTestCase):
             self.assertIn("enable GPUFilter", out.getvalue())
             self.flags(enabled_filters=["GPUFilter"], group="filter_scheduler")
             self.assertRaises(StopIteration, adopt.run, command, [])
+
+    def test_types_that_flavors_did_not_get(self) -> None:
+        """By resources:VGPU stock Nova gave one type, and nova-gpu would give any."""
+        product, slot = Product("10de", "27b8"), Slot(CARD, "nvidia-64", 0)
+        groups = tuple(
+            Group(type_id, "VGPU", product, 4, (card,), type_id)
+            for type_id, card in (("nvidia-64", CARD), ("nvidia-66", CARD), ("nvidia-9", NIC))
+        )
+        own = dataclasses.replace(holding("one"), slots={slot: CARD}, unset=("resources1:VGPU",))
+        found = dataclasses.replace(report(own), groups=groups)
+        said = adopt.other_types(found, [own])
+        self.assertIn("nvidia-64, nvidia-66; set [gpu]vgpu_types = nvidia-64,", str(said))
+        for item, seen in (
+            (own, dataclasses.replace(found, groups=groups[:1])),
+            (dataclasses.replace(own, unset=("resources:CUSTOM_Q",)), found),
+        ):
+            self.assertIsNone(adopt.other_types(seen, [item]))
+        self.flags(vgpu_types=["*"], group="gpu")  # as the operator wants it
+        self.assertIsNone(adopt.other_types(found, [own]))
 
     def test_two_runs_at_once(self) -> None:
         folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)

@@ -3,12 +3,24 @@ from __future__ import annotations
 
 import dataclasses
 import unittest
+from collections.abc import Collection
 from typing import Any
 
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, Slot, device_uuid
-from nova_gpu.stock.core import leaving
-from nova_gpu.stock.core.holding import Alias, Domain, Hardware, Instance, Leaving, MdevType
+from nova_gpu.stock.core import former, leaving
+from nova_gpu.stock.core.former import Request
+from nova_gpu.stock.core.holding import (
+    SHELVED,
+    Alias,
+    Domain,
+    Hardware,
+    Holding,
+    Instance,
+    Leaving,
+    MdevType,
+    Way,
+)
 
 ONE, TWO = PciAddress(0, 1, 0, 0), PciAddress(0, 2, 0, 0)
 A2 = Alias("a2", (ONE, TWO), {})
@@ -28,10 +40,14 @@ def instance(*counted: PciAddress, **changes: Any) -> Instance:
 
 class JudgeTest(unittest.TestCase):
     def judge(
-        self, own: Instance, *aliases: Alias, domain: frozenset[PciAddress] | None = None
+        self,
+        own: Instance,
+        *aliases: Alias,
+        domain: frozenset[PciAddress] | None = None,
+        kept: Collection[Alias] = (),
     ) -> Leaving:
-        functions = own.counted if domain is None else domain
-        item = leaving.judge(own, {"mine": Domain(functions)}, HOST, aliases or (A2, L4))
+        domains = {"mine": Domain(own.counted if domain is None else domain)}
+        item = leaving.judge(own, domains, HOST, aliases or (A2, L4), former=kept)
         assert item
         return item
 
@@ -68,8 +84,10 @@ class JudgeTest(unittest.TestCase):
             "resources1:CUSTOM_GPU_MODEL_A2",
             "trait1:CUSTOM_GPU_ARCH_AMPERE",
             "trait:CUSTOM_GPU_MODEL_A2",
+            "trait:CUSTOM_GPU",
         )
         others = {"resources2:CUSTOM_FPGA": "1", "trait2:CUSTOM_X": "required"}
+        others["trait:CUSTOM_GPU_NODE"] = "forbidden"  # the operator's
         specs = {**dict.fromkeys(words, "1"), **others}
         self.assertEqual(words, self.judge(instance(ONE, extra_specs=specs)).unset)
 
@@ -129,6 +147,94 @@ class JudgeTest(unittest.TestCase):
     def test_a_domain_without_the_card(self) -> None:
         item = self.judge(instance(ONE), domain=frozenset())
         self.assertObstacle(item, "0000:01:00.0", "no such device")
+
+    def test_what_it_came_with(self) -> None:
+        """Its aliases, not others that give the same, as long as its devices fit them."""
+        before = {"pci_passthrough:alias": "nic:1, any:1,a2:1", "gpu:model": "s== other"}
+        request = Request(({"vendor_id": "10de"},), "required")
+        taken = {"gpus": "= 2", "gpu:model": "s== A2", "pci_passthrough:alias": "nic:1"}
+        kept = former.Former(
+            *("g1", taken, before, {"any": request, "a2": request}, {ONE: "any", TWO: "a2"})
+        )
+        self.assertEqual(kept, former.of_metadata({"image_x": "y", **kept.to_metadata()}))
+        other = PciAddress(0, 7, 0, 0)
+        any_, sound = Alias("any", (ONE, TWO, other), {}), PciAddress(0, 1, 0, 1)
+        specs = {**taken, "trait:CUSTOM_GPU_NODE": "required", "vgpu_type": "x"}
+        own = instance(ONE, TWO, extra_specs=specs, former=kept)
+        host = dataclasses.replace(HOST, cards_by_function={ONE: ONE, sound: ONE})
+        sounds = Alias("sound", (), {}, (sound,))
+        for what, changes, functions, words in (
+            ("unchanged", {}, {ONE: "any", TWO: "a2"}, before),
+            ("moved", {"counted": frozenset([TWO, other])}, {TWO: "a2", other: "any"}, before),
+            (
+                "with another function",
+                {"more": [sound]},
+                {ONE: "any", TWO: "a2", sound: "sound"},
+                before | {"pci_passthrough:alias": "nic:1, any:1,a2:1,sound:1"},
+            ),
+            ("fewer", {"counted": frozenset([ONE])}, {ONE: None}, None),
+            ("resized", {"flavor": "g2"}, {ONE: None, TWO: "a2"}, None),
+        ):
+            with self.subTest(what):
+                more = changes.pop("more", ())
+                it = dataclasses.replace(own, **changes)
+                domains = {"mine": Domain(it.counted | {*more})}
+                known = [A2, any_, sounds]
+                item = leaving.judge(it, domains, host, known, former=[A2, any_])
+                assert item
+                self.assertEqual(words is not None, item.obstacles == ())
+                if words is not None:
+                    self.assertEqual((functions, words), (item.functions, item.set))
+                    self.assertEqual((("gpus",), kept.requests), (item.unset, item.requests))
+                else:
+                    self.assertEqual({}, item.requests)
+                unfit = "do not fit" in " ".join(item.remarks)
+                self.assertEqual(what == "fewer", unfit)
+        # One that has no such alias any more, as after it was renamed
+        (remark,) = self.judge(own, L4, kept=[A2, any_]).remarks
+        self.assertIn("a2, any", remark)
+        # Shelved since, with either alias in [pci]alias or none
+        shelved = dataclasses.replace(own, vm_state=SHELVED, counted=frozenset())
+        for known in ([A2, any_], [L4]):
+            item = leaving.judge_shelved(shelved, known)
+            assert item
+            self.assertEqual(
+                (before, ("gpus",), kept.requests), (item.set, item.unset, item.requests)
+            )
+            self.assertEqual(([], known == [L4]), (list(item.obstacles), bool(item.remarks)))
+        resized = dataclasses.replace(shelved, flavor="g2")
+        item = leaving.judge_shelved(resized, [L4])
+        assert item
+        self.assertObstacle(item, "say what it asks for: none")
+
+    def test_the_groups_and_traits_that_it_came_with(self) -> None:
+        slots = [Slot(card, "nvidia-35", 0) for card in (ONE, TWO)]
+        before = {"resources1:VGPU": "1", "resources2:VGPU": "1", "trait2:CUSTOM_BIG": "required"}
+        taken = {"vgpus": "= 2", "vgpu_type": "s== nvidia-35"}
+        kept = former.Former("g1", taken, before, {}, {})
+        own = instance(uuid=MINE, slots=frozenset(slots), extra_specs=taken, former=kept)
+        domain = Domain(frozenset(), frozenset(device_uuid(MINE, slot) for slot in slots))
+        item = leaving.judge(own, {MINE: domain}, HOST, (), [MdevType("nvidia-35", "VGPU")])
+        assert item
+        self.assertEqual((before, (*taken,)), (item.set, item.unset))
+        (remark,) = item.remarks
+        self.assertIn("trait2:CUSTOM_BIG again", remark)
+        item = leaving.judge(own, {MINE: domain}, HOST, (), [MdevType("nvidia-35", "CUSTOM_Q")])
+        assert item
+        self.assertEqual({"resources:CUSTOM_Q": "2"}, item.set)
+        self.assertIn("do not fit", item.remarks[0])
+
+    def test_the_way_back_before_the_way_there(self) -> None:
+        alias = {"pci_passthrough:alias": "a2:1"}
+        stock = Instance("mine", "g1", alias, "active", recorded={ONE: "a2"})
+        holding = Holding(
+            *(stock, (Way.ALIAS,), (ONE,), {}, frozenset([ONE]), frozenset(["a2"])),
+            *({"gpus": "= 1"}, (*alias,), ()),
+        )
+        domains = {"mine": Domain(frozenset([ONE]))}
+        self.assertEqual((), leaving.back(holding, domains, HOST, [A2], (), ()))
+        (obstacle,) = leaving.back(holding, domains, HOST, [L4], (), ())
+        self.assertIn("no [pci]alias of this host gives", obstacle.reason)
 
     def test_no_alias_and_several(self) -> None:
         self.assertObstacle(self.judge(instance(ONE), L4), "no [pci]alias", "add one")

@@ -11,6 +11,7 @@ from nova_gpu.core.flavor import request
 from nova_gpu.core.model import GPU, PciAddress, Product
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, Slot, VGPUType, device_uuid
 from nova_gpu.stock.core import takeover
+from nova_gpu.stock.core.former import Request
 from nova_gpu.stock.core.holding import (
     Domain,
     Hardware,
@@ -262,6 +263,85 @@ class JudgeTest(unittest.TestCase):
         self.assertEqual("nic:2", holding.set["pci_passthrough:alias"])
         self.assertEqual((), holding.unset)
         self.assertEqual(frozenset(["a2"]), holding.aliases)
+
+    def test_an_alias_that_was_renamed(self) -> None:
+        """In [pci]alias, and in the flavor, but not in what Nova has recorded."""
+        other = {"recorded": {address(1): "a2", address(9): "nic"}}
+        for text, changes, left in (
+            ("gpu-a2:1", {}, None),
+            ("gpu-a2:1,nic:2", other, "nic:2"),
+        ):
+            own = instance(address(1), extra_specs={"pci_passthrough:alias": text}, **changes)
+            holding = self.judge(own, hardware(gpu(1)), domain=has(address(1)))
+            self.assertEqual([], list(holding.obstacles))
+            self.assertEqual(left, holding.set.get("pci_passthrough:alias"))
+        specs = {"pci_passthrough:alias": "gpu-a2:1,net:2"}
+        own = instance(address(1), extra_specs=specs, **other)
+        holding = self.judge(own, hardware(gpu(1)), domain=has(address(1)))
+        self.assertObstacle(holding, "asks by gpu-a2, net", "resize")
+
+    def test_the_flavor_that_results(self) -> None:
+        """It is held against the devices: the operator may have properties of the same names."""
+        for more, *parts in (
+            ({"vgpu_type": "none"}, "vgpu_type", "asks for no vGPU"),
+            ({"vgpus": "1"}, "asks for 1 vGPUs, and the instance holds 0"),
+            ({"gpu_arch": "Turing"}, "architecture ampere", "turing"),
+            ({"gpu:memory_mib": ">= 20000"}, "memory_mib"),
+            ({"trait:CUSTOM_GPU_ARCH_TURING": "required"}, "CUSTOM_GPU_ARCH_TURING"),
+            ({"resources:PGPU": "2"}, "gpus"),
+        ):
+            with self.subTest(more):
+                own = instance(address(1), extra_specs={**ALIAS, **more})
+                self.assertObstacle(self.judge(own, hardware(gpu(1))), "would not fit", *parts)
+        same = {"gpu_arch": "ampere", "gpus": "1", "hypervisor": "s== QEMU", "trait:X": "required"}
+        own = instance(address(1), extra_specs={**ALIAS, **same})
+        self.assertEqual((), self.judge(own, hardware(gpu(1))).obstacles)
+
+    def test_what_is_different_afterwards(self) -> None:
+        """The affinity of NUMA nodes, the isolation of vGPUs, and further functions."""
+        audio = (address(1), address(1, 1))
+        for policy, has_cells, domain, *parts in (
+            (None, True, audio, "numa_policy=legacy"),
+            ("required", True, audio, "numa_policy=required"),
+            ("preferred", True, audio),
+            ("required", False, audio),
+            (None, False, audio[:1], "next start gives its guest 0000:01:00.1"),
+        ):
+            with self.subTest(policy=policy, has_cells=has_cells):
+                requests = {"a2": Request(({},), policy), "nic": Request(({},), "required")}
+                own = instance(address(1), requests=requests, has_cells=has_cells)
+                holding = self.judge(own, hardware(gpu(1)), domain=has(*domain))
+                self.assertEqual(len(parts), len(holding.remarks))
+                for part, remark in zip(parts, holding.remarks, strict=True):
+                    self.assertIn(part, remark)
+        groups = {"resources1:VGPU": "1", "resources2:VGPU": "1", "group_policy": "isolate"}
+        holding = self.judge(instance(extra_specs=groups), mediating(), domain=has(mediated=MDEV))
+        self.assertIn("may be on one card", " ".join(holding.remarks))
+
+    def test_what_is_kept(self) -> None:
+        """What its words, its requests and its records were, through further runs."""
+        requests = {"a2": Request(({"vendor_id": "10de"},), "required")}
+        specs = {**ALIAS, "gpu:model": "s== A2", "hw:x": "y"}
+        own = instance(address(1), extra_specs=specs, requests=requests)
+        kept = self.judge(own, hardware(gpu(1))).former
+        assert kept
+        self.assertEqual(("a2.small", requests), (kept.flavor, kept.requests))
+        self.assertEqual({**ALIAS, "gpu:model": "s== A2"}, kept.specs)
+        self.assertEqual({address(1): "a2"}, kept.functions)
+        taken = {"gpus": "= 1", "gpu:model": "s== A2", "hw:x": "y"}
+        changes = {"counted": frozenset([address(1)]), "extra_specs": taken}
+        for former in (kept, None):
+            own = instance(recorded={address(1): None}, former=former, **changes)
+            self.assertEqual(former, self.judge(own, hardware(gpu(1))).former)
+        again = instance(address(1), former=kept, extra_specs=ALIAS, requests=requests)
+        self.assertEqual(ALIAS, self.judge(again, hardware(gpu(1))).former.specs)  # type: ignore[union-attr]
+
+    def test_a_move_that_is_not_over(self) -> None:
+        """The requests are those of the new flavor, and the domain is on the other host."""
+        own = instance(recorded={address(1): None}, migration="finished")
+        for domain in (has(address(1)), Domain()):
+            holding = self.judge(own, hardware(gpu(1)), domain=domain)
+            self.assertObstacle(holding, "a migration of it is finished", "wait")
 
     def test_an_older_record(self) -> None:
         holding = self.judge(instance(recorded={address(1): None}), hardware(gpu(1)))

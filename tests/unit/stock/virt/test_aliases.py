@@ -14,6 +14,7 @@ from nova_gpu.core.model import GPU, PciAddress, Product
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.stock.core.holding import Alias
 from nova_gpu.stock.virt import aliases
+from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
 from tests.fixtures import hosts, pci
 
 A2, L4 = Product("10de", "25b6", "A2"), Product("10de", "27b8", "L4")
@@ -30,10 +31,13 @@ class AliasesTest(test.NoDBTestCase):
         self.host.add_gpu(str(ONE), "10de", "25b6")
         self.slots: list[Slot] = []
         self.companions: list[PciAddress] = []
+        self.device_spec: list[str] = []
 
     def read(self, *own: dict[str, Any] | str) -> list[Alias]:
         texts = [text if isinstance(text, str) else json.dumps(text) for text in own]
-        return aliases.read(texts, GPUS, self.slots, self.companions, self.host.roots)
+        spec, roots = DeviceSpec(self.device_spec), self.host.roots
+        functions = aliases.read(GPUS, self.slots, self.companions, roots, spec)
+        return functions.given_by(aliases.configured(texts))
 
     def test_one_product(self) -> None:
         words = {"gpus": "= 1", "gpu:model": "s== A2"}
@@ -57,6 +61,8 @@ class AliasesTest(test.NoDBTestCase):
         words = {"vgpus": "= 1", "vgpu_type": "s== nvidia-35"}
         self.assertEqual([Alias("q", (*functions[:2],), words)], self.read(spec))
         self.assertEqual([], self.read({**spec, "device_type": "type-PF"}))
+        del spec["device_type"]  # as Nova gives them, too
+        self.assertEqual([Alias("q", (*functions[:2],), words)], self.read(spec))
         self.slots.append(Slot(functions[2], "nvidia-36", 0))
         self.assertEqual([Alias("q", (*functions,), {})], self.read(spec))
 
@@ -96,6 +102,24 @@ class AliasesTest(test.NoDBTestCase):
                     for card in alias.cards
                 ]
                 self.assertEqual(cards, found)
+
+    def test_what_device_spec_adds(self) -> None:
+        """Classes and traits are those of Placement, in its own form."""
+        self.host.add_gpu(str(TWO), "10de", "27b8")
+        tags = {"resource_class": "gpu-a2", "traits": "big,CUSTOM_FAST"}
+        self.device_spec = [json.dumps({**OF_A2, **tags}), json.dumps(OF_L4)]
+        for spec, gives in (
+            ({"resource_class": "CUSTOM_GPU_A2"}, {ONE}),
+            ({"resource_class": "CUSTOM_GPU_A2", "traits": "CUSTOM_BIG"}, {ONE}),
+            ({**OF_A2, "traits": "CUSTOM_BIG,CUSTOM_SMALL"}, set()),
+            ({"resource_class": "CUSTOM_PCI_10DE_27B8"}, {TWO}),
+            ({**OF_L4, "traits": "CUSTOM_BIG"}, set()),
+            ({**OF_A2, "numa_policy": "preferred"}, {ONE}),
+            ({"traits": "CUSTOM_BIG"}, set()),
+        ):
+            with self.subTest(spec):
+                found = self.read({**spec, "name": "own"})
+                self.assertEqual(gives, {card for alias in found for card in alias.cards})
 
     def test_accepted(self) -> None:
         """By Nova's own reader, on a host without the scheduler's options."""
