@@ -31,7 +31,6 @@ from nova.compute import provider_tree
 from nova.virt.libvirt import host as libvirt_host
 
 from nova_gpu import notifications
-from nova_gpu.conf import CONF
 from nova_gpu.core import device, exception, metadata_text, names
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import PciAddress, Product
@@ -334,7 +333,7 @@ def notify(
     """Send that the instance has got *devices* by nova-gpu, or has them no longer."""
     cards = {dev: device.card_of(device.function(dev), products) for dev in devices}
     named = {dev: products[card] for dev, card in cards.items() if card is not None}
-    for event in notifications.of_devices(event_type, named, CONF.host):
+    for event in notifications.of_devices(event_type, named, instance.host):
         notifications.emit(event.of(instance.uuid, instance.project_id))
 
 
