@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from nova import objects, test
+from oslo_utils.fixture import uuidsentinel as uuids
 
 from nova_gpu.core import device
 from nova_gpu.virt.usage import stock_records
@@ -20,6 +21,28 @@ class StockRecordsTest(test.NoDBTestCase):
         ):
             row = objects.PciDevice(address=address)
             self.assertEqual(expected, stock_records.is_of(row, own), address)
+
+    def test_a_function_that_a_request_gave_stays(self) -> None:
+        """The instance has come from a host where its GPU has the address of a device here."""
+        gpu = objects.Resource(identifier="0000:3b:00.0")
+        asked = objects.InstancePCIRequests(
+            requests=[objects.InstancePCIRequest(request_id=uuids.request)]
+        )
+        moved = objects.MigrationContext(new_pci_requests=asked)
+        former = objects.InstancePCIRequests(requests=[])
+        for requests, move, expected in (
+            (former, None, True),
+            (None, None, True),
+            (asked, None, False),
+            (former, moved, False),
+        ):
+            instance = objects.Instance(
+                resources=objects.ResourceList(objects=[gpu]),
+                pci_requests=requests,
+                migration_context=move,
+            )
+            row = objects.PciDevice(address="0000:3b:00.0", request_id=uuids.request)
+            self.assertEqual(expected, stock_records.is_left(row, instance))
 
     def test_a_database_that_does_not_answer(self) -> None:
         """Nova's own check forbids the database here."""
