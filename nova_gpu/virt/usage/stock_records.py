@@ -105,6 +105,7 @@ def _end(context: nova_context.RequestContext, host: str, nodename: str) -> None
         return
     rows = objects.PciDeviceList.get_by_compute_node(context, node.id)
     taken = {row.instance_uuid for row in rows if row.status in TAKEN}
+    asking = []
     attributes = ["flavor", "resources", "pci_requests", "migration_context"]
     for instance in objects.InstanceList.get_by_host(context, host, expected_attrs=attributes):
         flavor_request = records.request_of(instance)
@@ -114,7 +115,19 @@ def _end(context: nova_context.RequestContext, host: str, nodename: str) -> None
         if own and instance.uuid in taken:
             remove(context, node, instance.uuid, functools.partial(is_left, instance=instance))
         if own or instance.uuid in taken or flavor_request.asks_for_vgpus:
-            _agree(context, instance)
+            asking.append(instance)
+    try:
+        with boundary.crossed():
+            for instance in asking:
+                _agree(context, instance)
+    except boundary.Failure as error:
+        # A cell's conductor may lack the API's database, in which these requests are.
+        LOG.warning(
+            "Cannot compare the instances' flavors with the requests by which Nova schedules them: "
+            "%s. If nova-gpu adopt or leave was interrupted on this host, set "
+            "[api_database]connection for the conductor of its cell and restart nova-compute",
+            error.first_line,
+        )
 
 
 def _agree(context: nova_context.RequestContext, instance: objects.Instance) -> None:

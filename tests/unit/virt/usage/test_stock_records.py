@@ -44,6 +44,33 @@ class StockRecordsTest(test.NoDBTestCase):
             row = objects.PciDevice(address="0000:3b:00.0", request_id=uuids.request)
             self.assertEqual(expected, stock_records.is_left(row, instance))
 
+    def test_a_conductor_without_the_apis_database(self) -> None:
+        """Nova's own check forbids the database here, also that of the requests."""
+        instances = [
+            objects.Instance(
+                uuid=uuid,
+                flavor=objects.Flavor(extra_specs={"gpus": "1"}),
+                resources=objects.ResourceList(
+                    objects=[objects.Resource(identifier="0000:3b:00.0")]
+                ),
+            )
+            for uuid in (uuids.first, uuids.second)
+        ]
+        rows = [objects.PciDevice(status="allocated", instance_uuid=i.uuid) for i in instances]
+        for kind, method, answer in (
+            (objects.ComputeNode, "get_by_host_and_nodename", objects.ComputeNode(id=1)),
+            (objects.PciDeviceList, "get_by_compute_node", rows),
+            (objects.InstanceList, "get_by_host", instances),
+        ):
+            self.stub_out(f"nova.objects.{kind.__name__}.{method}", lambda *_, a=answer, **__: a)
+        removed: list[str] = []
+        self.stub_out(
+            "nova_gpu.virt.usage.stock_records.remove",
+            lambda _, __, uuid, ___: removed.append(uuid),
+        )
+        stock_records.end("host1", "node1")
+        self.assertEqual([uuids.first, uuids.second], removed)
+
     def test_a_database_that_does_not_answer(self) -> None:
         """Nova's own check forbids the database here."""
         stock_records.end("host1", "node1")
