@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from nova_gpu.core import device, exception, names
 from nova_gpu.core.device import Device
-from nova_gpu.core.flavor import extra_spec, request
+from nova_gpu.core.flavor import extra_spec, parsers, request
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import Kind, Slot, device_uuid
 from nova_gpu.stock.core import takeover
@@ -129,8 +129,11 @@ def judge_shelved(
     """
     specs = instance.extra_specs
     numbers = {names.GPUS, names.VGPUS}
-    count = next((specs[name].split()[-1] for name in numbers & specs.keys()), None)
-    if count is None:
+    try:
+        counts = [parsers.parse_count(specs[name], name) for name in numbers & specs.keys()]
+    except exception.InvalidExtraSpec:
+        return None  # no host of either kind gives it GPUs
+    if not counts:
         return None
     record, obstacles = instance.former, [*takeover.of_task(instance)]
     if record and record.is_before(instance.flavor, specs):
@@ -153,7 +156,9 @@ def judge_shelved(
             Obstacle(f"aliases of this host that say what it asks for: {names_of}", remedy)
         )
     texts = [specs[names.PCI_ALIAS]] if names.PCI_ALIAS in specs else []
-    properties = {names.PCI_ALIAS: ",".join([*texts, *(f"{name}:{count}" for name in giving[:1])])}
+    properties = {
+        names.PCI_ALIAS: ",".join([*texts, *(f"{name}:{counts[0]}" for name in giving[:1])])
+    }
     classes = (names.RESOURCE_CLASS, names.VGPU_RESOURCE_CLASS)
     removed = tuple(name for name in specs if _is_ours(name, classes))
     return Leaving(instance, {}, {}, properties, removed, tuple(obstacles))

@@ -55,6 +55,18 @@ def is_of(row: objects.PciDevice, own: Collection[Device]) -> bool:
     return address in parents or (address.domain, address.bus, address.slot) in whole
 
 
+def is_left(row: objects.PciDevice, instance: objects.Instance) -> bool:
+    """Return whether *row* is of a GPU of the instance, and by none of its requests.
+
+    In a move, and after a failed one, an instance may have the resources of another host, and here
+    another device at such an address, by an alias or a port.
+    """
+    move = instance.migration_context
+    requests = [instance.pci_requests, move.new_pci_requests if move else None]
+    asked = {request.request_id for own in requests if own for request in own.requests}
+    return row.request_id not in asked and is_of(row, devices(instance.resources))
+
+
 def end(host: str, nodename: str) -> None:
     """Remove the rows that an interrupted takeover, or way back, has left; raise nothing.
 
@@ -93,24 +105,29 @@ def _end(context: nova_context.RequestContext, host: str, nodename: str) -> None
         return
     rows = objects.PciDeviceList.get_by_compute_node(context, node.id)
     taken = {row.instance_uuid for row in rows if row.status in TAKEN}
-    attributes = ["flavor", "resources", "pci_requests"]
-    begun: list[objects.Instance] = []
+    asking = []
+    attributes = ["flavor", "resources", "pci_requests", "migration_context"]
     for instance in objects.InstanceList.get_by_host(context, host, expected_attrs=attributes):
         flavor_request = records.request_of(instance)
         asks = flavor_request.asks_for_gpus or flavor_request.asks_for_vgpus
         # What another host has given may stay in the resources of one with an alias.
         own = devices(instance.resources) if asks else []
         if own and instance.uuid in taken:
-            remove(context, node, instance.uuid, functools.partial(is_of, own=own))
+            remove(context, node, instance.uuid, functools.partial(is_left, instance=instance))
         if own or instance.uuid in taken or flavor_request.asks_for_vgpus:
-            begun.append(instance)
+            asking.append(instance)
     try:
         with boundary.crossed():
-            for instance in begun:
+            for instance in asking:
                 _agree(context, instance)
     except boundary.Failure as error:
-        # A cell's conductor may lack the API's database. Then no takeover has begun.
-        LOG.info("Nova's request specs are not compared with its flavors: %s", error.first_line)
+        # A cell's conductor may lack the API's database, in which these requests are.
+        LOG.info(
+            "Cannot compare the instances' flavors with the requests by which Nova schedules them: "
+            "%s. If nova-gpu adopt or leave was interrupted on this host, set "
+            "[api_database]connection for the conductor of its cell and restart nova-compute",
+            error.first_line,
+        )
 
 
 def _agree(context: nova_context.RequestContext, instance: objects.Instance) -> None:
