@@ -91,7 +91,9 @@ class Takeover:
         """Yield by instance the steps that take back what a way back, killed, has begun."""
         for uuid, slots in self._own.items():
             undefine = functools.partial(definitions.remove, self._host, uuid, slots)
-            yield restoring(self._context, uuid, self._node.host, undefine)
+            # nova-gpu's driver has made the request agree if it started since.
+            is_begun = definitions.are_there(self._host, uuid, slots)
+            yield restoring(self._context, uuid, self._node.host, undefine, is_begun=is_begun)
 
     def ended(self) -> Iterator[Step]:
         """Yield the step that ends the providers of vGPUs that stock Nova has left.
@@ -421,7 +423,12 @@ def respecify(
 
 
 def restoring(
-    context: nova_context.RequestContext, uuid: str, host: str, define: Callable[[], None]
+    context: nova_context.RequestContext,
+    uuid: str,
+    host: str,
+    define: Callable[[], None],
+    *,
+    is_begun: bool = False,
 ) -> Iterator[Step]:
     """Yield the step that takes back what the command the other way has begun for an instance.
 
@@ -429,6 +436,7 @@ def restoring(
     the instance's own records last.
 
     :param define: make libvirt's definitions of its mediated devices what they were
+    :param is_begun: whether these tell that it has begun
     """
     spec = records.request_spec(context, uuid)
     try:
@@ -439,7 +447,7 @@ def restoring(
     if (
         spec is None
         or spec.flavor.flavorid != flavor.flavorid
-        or spec.flavor.extra_specs == flavor.extra_specs
+        or (spec.flavor.extra_specs == flavor.extra_specs and not is_begun)
     ):
         return
 

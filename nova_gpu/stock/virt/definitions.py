@@ -7,7 +7,7 @@ nova-gpu makes its own, so one that is still defined would come back after its g
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 
 import libvirt
 from nova.virt.libvirt import config as vconfig
@@ -32,16 +32,35 @@ def remove(host: libvirt_host.Host, instance_uuid: str, slots: Collection[Slot])
     :param host: a connection that may write
     :raises NotTakenOver: if libvirt does not remove one
     """
-    uuids = {device_uuid(instance_uuid, slot) for slot in slots}
     try:
-        for name in host.list_mediated_devices() if uuids else ():
-            if libvirt_utils.mdev_name2uuid(name) in uuids:
-                device = host.device_lookup_by_name(name)
-                if device.isPersistent():
-                    device.undefine()
+        for device in _defined(host, instance_uuid, slots):
+            device.undefine()
     except libvirt.libvirtError as error:
         reason = f"libvirt still defines its mediated devices: {error}"
         raise NotTakenOver(instance_uuid, reason, _REMEDY) from error
+
+
+def are_there(host: libvirt_host.Host, instance_uuid: str, slots: Collection[Slot]) -> bool:
+    """Return whether libvirt defines any of the instance's mediated devices.
+
+    :raises NotTakenOver: if libvirt does not tell
+    """
+    try:
+        return any(True for _ in _defined(host, instance_uuid, slots))
+    except libvirt.libvirtError as error:
+        reason = f"libvirt does not tell whether it defines its mediated devices: {error}"
+        raise NotTakenOver(instance_uuid, reason, _REMEDY) from error
+
+
+def _defined(
+    host: libvirt_host.Host, instance_uuid: str, slots: Collection[Slot]
+) -> Iterator[libvirt.virNodeDevice]:
+    uuids = {device_uuid(instance_uuid, slot) for slot in slots}
+    for name in host.list_mediated_devices() if uuids else ():
+        if libvirt_utils.mdev_name2uuid(name) in uuids:
+            device = host.device_lookup_by_name(name)
+            if device.isPersistent():
+                yield device
 
 
 def add(host: libvirt_host.Host, instance_uuid: str, slots: Iterable[Slot]) -> None:

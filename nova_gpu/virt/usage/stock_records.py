@@ -63,8 +63,8 @@ def is_left(row: objects.PciDevice, instance: objects.Instance) -> bool:
     """
     move = instance.migration_context
     requests = [instance.pci_requests, move.new_pci_requests if move else None]
-    asked = {request.request_id for own in requests if own for request in own.requests}
-    return row.request_id not in asked and is_of(row, devices(instance.resources))
+    request_ids = {request.request_id for own in requests if own for request in own.requests}
+    return row.request_id not in request_ids and is_of(row, devices(instance.resources))
 
 
 def end(host: str, nodename: str) -> None:
