@@ -148,10 +148,7 @@ class ReadingTestBase(base.ServersTestBase):  # type: ignore[misc]
             ),
             *("numa_topology", "pci_devices", "pci_requests", "vcpu_model", "migration_context"),
         ]
-        # Without a cell it would be sought in the one that was read last.
-        mapping = objects.InstanceMapping.get_by_instance_uuid(self.context, server["id"])
-        with nova_context.target_cell(self.context, mapping.cell_mapping) as cell:
-            return objects.Instance.get_by_uuid(cell, server["id"], expected_attrs=attributes)
+        return objects.Instance.get_by_uuid(self.context, server["id"], expected_attrs=attributes)
 
     def xml(self, driver: libvirt_driver.LibvirtDriver, instance: objects.Instance) -> str:
         """The guest as *driver* would define it now"""

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
+from unittest import mock
 
+from nova import context as nova_context
+from nova import objects
 from nova.tests.functional.api import client
 from oslo_limit import fixture as limit_fixture
 
@@ -39,6 +42,15 @@ class Cloud(live.Moving):
             limit_fixture.LimitFixture(unlimited, {self.project: dict[str, int]()})
         )
         self.notifier.reset()
+
+    def instance(self: Any, server: Mapping[str, Any]) -> objects.Instance:
+        """Of its cell; without one it would be sought in the cell that was read last."""
+        mapping = objects.InstanceMapping.get_by_instance_uuid(self.context, server["id"])
+        with (
+            nova_context.target_cell(self.context, mapping.cell_mapping) as cell,
+            mock.patch.object(self, "context", cell),
+        ):
+            return super().instance(server)
 
     def words(self, count: int) -> dict[str, str]:
         """Return a flavor's properties for *count* GPUs in nova-gpu's own words."""
