@@ -15,9 +15,10 @@ OPTS: Sequence[cfg.Opt] = (
         default=["*"],
         help="""
 vGPU types to offer, by id (``nvidia-35``) or name (``GRID P4-2Q``); ``*``, ``?`` and ``[...]`` work
-as in file names. A card whose driver makes vGPUs of one of these types is offered in parts and
-never whole; any other card is offered whole. Empty: all cards are offered whole, except cards in
-MIG mode on hosts of containers, which are not offered. On such hosts the types are the profiles of
+as in file names. ``vf`` is any virtual function without a type. A card whose driver makes vGPUs of
+one of these types is offered in parts and never whole; any other card is offered whole. Empty: all
+cards are offered whole, except cards in MIG mode on hosts of containers, which are not offered. On
+such hosts the types are the profiles of
 MIG instances (``1g.18gb``).
 
 Related options:

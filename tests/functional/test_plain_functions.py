@@ -99,7 +99,7 @@ class TenantsTest(plain.PlainServersTestBase):
 
 
 class SizesTest(plain.PlainServersTestBase):
-    """Two tenants' functions of two B60, of which one is divided anew"""
+    """Two tenants' functions of two B60, all offered as ``vf``, of which one is divided anew"""
 
     MACHINE = "cpu-only"
     PROVIDER = "_gpu_8086_e211_vgpu_vf"
@@ -111,6 +111,7 @@ class SizesTest(plain.PlainServersTestBase):
             host.add_vf(card, *plain.functions(card, number))
 
     def prepare(self, host: hosts.Host) -> None:
+        self.flags(vgpu_types=["vf"], group="gpu")
         for card in (FIRST, SECOND):
             host.add_gpu(card, "8086", "e211", class_code=0x038000, totalvfs=7)
             host.set_autoprobe(card, enabled=False)

@@ -93,9 +93,6 @@ def parse_name(
     :param spaces: whether a name may consist of several words
     :raises InvalidExtraSpec: if *text* is not one of the forms in :data:`ALLOWED_NAMES`
     """
-    if "," in text:
-        reason = "a comma is no part of a name"
-        raise exception.InvalidExtraSpec(key, text, reason, ALLOWED_NAMES)
     try:
         operator, written = _split(_joined(text.split()) if spaces else text.split())
         words = sorted({_value(name) for name in written})

@@ -61,8 +61,8 @@ class Word(Generic[Value]):
     """The declaration of an extra spec.
 
     ``parse`` takes the extra spec's name and its text, and raises InvalidExtraSpec. ``judge``
-    replaces ``parse`` in the API's check of a key that other drivers use too. ``meaning`` and
-    ``allowed`` are texts for users; ``meaning`` is reStructuredText.
+    replaces ``parse`` in the API's check: of a key that other drivers use too, or of new values.
+    ``meaning`` and ``allowed`` are texts for users; ``meaning`` is reStructuredText.
 
     An extra spec with a ``trait``, a prefix of trait names, is a demand on a provider of GPUs.
     ``fact`` returns the property of a card that the demand is compared with. ``holds`` are two
@@ -174,6 +174,7 @@ MODEL = Word(
     condition.ALLOWED_NAMES,
     parsers.parse_name,
     About.PRODUCT,
+    judge=parsers.judge_name,
     trait=names.TRAIT_MODEL,
     fact=lambda facts: facts.model,
     holds=("a {}", "a GPU of no known name"),

@@ -92,6 +92,17 @@ def parse_name(key: str, text: str) -> Condition:
     return condition.parse_name(key, text, _SYNONYMS.get(key), spaces=key in _OF_SEVERAL_WORDS)
 
 
+def judge_name(key: str, text: str) -> Condition:
+    """Parse as :func:`parse_name`, but refuse a comma, which :func:`names.word` leaves out.
+
+    Instances that were made with one, such as ``s!= K80, P40``, must go on to start.
+    """
+    if "," in text:
+        reason = "a comma is no part of a name"
+        raise exception.InvalidExtraSpec(key, text, reason, condition.ALLOWED_NAMES)
+    return parse_name(key, text)
+
+
 def parse_vgpu_type(key: str, text: str) -> Condition:
     """Parse the condition on the name or the id of a vGPU type.
 

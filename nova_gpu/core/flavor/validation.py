@@ -64,6 +64,8 @@ def _unreadable(flavor: FlavorRequest) -> Iterator[str]:
 def _check(flavor: FlavorRequest) -> None:
     """Check a flavor as the scheduler and the host do."""
     flavor.check()
+    if model := flavor.extra_specs.get(names.MODEL):
+        parsers.judge_name(names.MODEL, model)
     spelled_out = dict(flavor.extra_specs)
     for request in flavor.requests:
         spelled_out = query.extra_specs(spelled_out, request, ()) or spelled_out

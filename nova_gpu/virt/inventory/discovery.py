@@ -22,7 +22,7 @@ from nova_gpu.core import availability, boundary, device, exception
 from nova_gpu.core.availability import Reasons, Scope, Source, Unavailable
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu import vgpu_capacity
-from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Slot
+from nova_gpu.core.vgpu.vgpu import FUNCTION_TYPE, DividedCard, Kind, Slot, is_function_type
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.host import products
 from nova_gpu.host.mig import mig_layout
@@ -339,7 +339,8 @@ def held_in_parts(
 def selected(card: DividedCard, unfit: Collection[str] = ()) -> DividedCard | None:
     """Return *card* with only the vGPU types that [gpu]vgpu_types names, without *unfit* ones.
 
-    Return ``None`` if no type remains. How many vGPUs of a type an empty card carries is computed
+    ``vf`` names all functions without types, however they are divided. Return ``None`` if no type
+    remains. How many vGPUs of a type an empty card carries is computed
     here, because it may follow from the types that are dropped.
     """
     patterns = CONF.gpu.vgpu_types
@@ -349,7 +350,7 @@ def selected(card: DividedCard, unfit: Collection[str] = ()) -> DividedCard | No
         if type_id not in unfit
         and any(
             fnmatch.fnmatchcase(n, pattern)
-            for n in (type_id, facts.name or "")
+            for n in (type_id, facts.name or "", FUNCTION_TYPE * is_function_type(type_id))
             for pattern in patterns
         )
     }

@@ -12,6 +12,7 @@ import errno
 import functools
 import itertools
 import os
+import pathlib
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -148,44 +149,59 @@ class VGPUs:
             wanted = selection.value_of(card, ways.wanted)
             if wanted is None or card.address in taken:
                 continue
+            is_prepared = False
             try:
                 with boundary.crossed():
+                    is_prepared = self._is_prepared(card)
                     ways.divide(str(card.address), wanted)
-                    self._prepare(card)
+                    if not is_prepared:
+                        self._prepare(card)
             except (boundary.Failure, OSError) as error:
                 LOG.error(
                     "Failed to divide GPU %s, will retry at the next start of nova-compute: %s",
                     card.address,
                     error,
                 )
-                if CONF.gpu.divide_command:
+                if not is_prepared:
                     reason = Unavailable(str(error), "", Source.DIVISION, Scope.ALL)
                     self.unprepared[card.address] = (reason,)
         return True
 
+    def _is_prepared(self, card: GPU) -> bool:
+        """Return whether ``[gpu]divide_command`` has nothing to do for *card*.
+
+        It is for cards of NVIDIA's, once since the host booted. A card that has vGPUs already is
+        left as it is.
+
+        :raises OSError: if its vGPUs, or the id of the boot, cannot be read
+        """
+        if not CONF.gpu.divide_command or card.product.vendor_id != products.NVIDIA:
+            return True
+        boot_id = self._roots.boot_id()
+        with contextlib.suppress(OSError, ValueError):
+            if files.read_json(self._record(card)) == {"boot_id": boot_id}:
+                return True
+        divided = division.divided([card], self._roots).get(card.address)
+        return bool(divided and any(parent.made for parent in divided.parents.values()))
+
     def _prepare(self, card: GPU) -> None:
-        """Run ``[gpu]divide_command`` for a card of NVIDIA's, once since the host booted.
+        """Run ``[gpu]divide_command`` for *card*.
 
         A run that did not succeed, because nova-compute died for example, is repeated at the next
-        start. A card that has vGPUs already is left as it is.
+        start.
 
         :raises DeviceUnavailable, InvalidOption: if it fails
         :raises OSError: if its success cannot be recorded
         """
-        if not CONF.gpu.divide_command or card.product.vendor_id != products.NVIDIA:
-            return
-        path, boot_id = self._discovery.divided / str(card.address), self._roots.boot_id()
-        with contextlib.suppress(OSError, ValueError):
-            if files.read_json(path) == {"boot_id": boot_id}:
-                return
-        divided = division.divided([card], self._roots).get(card.address)
-        if divided and any(parent.made for parent in divided.parents.values()):
-            return
         self._discovery.ways.forget_facts(card.address)
         output = nova_gpu.privsep.vgpu.run_divide_command(str(card.address))
         LOG.info("Ran [gpu]divide_command for GPU %s: %s", card.address, output.strip())
+        path = self._record(card)
         path.parent.mkdir(exist_ok=True)
-        files.write_json(path, {"boot_id": boot_id})
+        files.write_json(path, {"boot_id": self._roots.boot_id()})
+
+    def _record(self, card: GPU) -> pathlib.Path:
+        return self._discovery.divided / str(card.address)
 
     def make(self, instance_uuid: str, wanted: Collection[Slot]) -> None:
         """Create the instance's vGPUs at the slots *wanted*.

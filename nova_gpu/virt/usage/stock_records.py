@@ -62,9 +62,9 @@ def is_left(row: objects.PciDevice, instance: objects.Instance) -> bool:
     another device at such an address, by an alias or a port.
     """
     move = instance.migration_context
-    requests = [instance.pci_requests, move.new_pci_requests if move else None]
-    request_ids = {request.request_id for own in requests if own for request in own.requests}
-    return row.request_id not in request_ids and is_of(row, devices(instance.resources))
+    lists = [instance.pci_requests, move.new_pci_requests if move else None]
+    requests = {request.request_id for own in lists if own for request in own.requests}
+    return row.request_id not in requests and is_of(row, devices(instance.resources))
 
 
 def end(host: str, nodename: str) -> None:

@@ -70,6 +70,7 @@ class ValidatorTest(unittest.TestCase):
             ("gpu:preemptible", "true", "a minimum time such as 90s, 30m, 2h or 1d"),
             ("gpu:on_preempt", "shelve", "stop or delete"),
             ("gpu:model", "<or> A100 H200 <in> x", condition.ALLOWED_NAMES),
+            ("gpu:model", "H100, H200", condition.ALLOWED_NAMES),
             ("gpu:memory_mib", "40 GiB", condition.ALLOWED_NUMBERS),
             ("gpu:memory_mib", "s== 40960", condition.ALLOWED_NUMBERS),
             ("gpu:heads", "two", condition.ALLOWED_NUMBERS),

@@ -38,6 +38,9 @@ class MistakesTest(unittest.TestCase):
         }
         self.assertEqual(specs.keys(), set(self.found(**specs)))
         self.assertEqual(["gpu_arch"], self.found(gpu_arch="fermi"))
+        listed = {"gpus": "1", "gpu:model": "s!= K80, P40"}
+        self.assertEqual(["gpu:model"], self.found(**listed))
+        request.of(listed).check()  # as an instance may have it, made before that was refused
         self.assertEqual(["gpus"], self.found(**{"gpus": "2", "resources:PGPU": "3"}))
         self.assertEqual(
             ["resources:PGPU", "gpu_arch"],

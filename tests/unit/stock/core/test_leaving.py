@@ -208,8 +208,9 @@ class JudgeTest(unittest.TestCase):
         self.assertObstacle(item, "say what it asks for: none")
         for text, expected in (("=2", "l4:2"), ("2", "l4:2"), ("", None)):
             alone = dataclasses.replace(resized, extra_specs={"gpus": text}, former=None)
-            item = leaving.judge_shelved(alone, [dataclasses.replace(L4, set={"gpus": "= 1"})])
-            self.assertEqual(expected, item and item.set["pci_passthrough:alias"], text)
+            own_words = leaving.judge_shelved(alone, [dataclasses.replace(L4, set={"gpus": "= 1"})])
+            alias = own_words and own_words.set["pci_passthrough:alias"]
+            self.assertEqual(expected, alias, text)
 
     def test_the_groups_and_traits_that_it_came_with(self) -> None:
         slots = [Slot(card, "nvidia-35", 0) for card in (ONE, TWO)]
