@@ -50,7 +50,7 @@ class Cloud(live.Moving):
             nova_context.target_cell(self.context, mapping.cell_mapping) as cell,
             mock.patch.object(self, "context", cell),
         ):
-            return super().instance(server)
+            return super().instance(server)  # type: ignore[misc]
 
     def words(self, count: int) -> dict[str, str]:
         """Return a flavor's properties for *count* GPUs in nova-gpu's own words."""
