@@ -8,6 +8,7 @@ vendor-specific VFIO, and nvidia-vgpu-vfio of its driver, which writes ``current
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import glob
@@ -94,13 +95,16 @@ def memory_mib(device: str, number: int) -> int | None:
 
     Return ``None`` if it is unknown, as with xe before Linux 7.0. The parameters are those of
     :func:`_profile_folders`.
+
+    :raises OSError, ValueError: if a file exists and cannot be read: the card would seem divided
+        otherwise, and its types would have other names
     """
-    quotas = (
-        sysfs.decimal(folder, name)
-        for folder in _profile_folders(device, number)
-        for name in ("vram_quota", "lmem_quota")
-    )
-    return sum(quota or 0 for quota in quotas) // 2**20 or None
+    quota = 0
+    for folder in _profile_folders(device, number):
+        for name in ("vram_quota", "lmem_quota"):
+            with contextlib.suppress(FileNotFoundError):
+                quota += int(sysfs.attribute(folder, name))
+    return quota // 2**20 or None
 
 
 def unlimited(device: str, number: int) -> list[tuple[str, int]]:

@@ -92,6 +92,17 @@ class TestDivided(HostTestCase):
                 )
                 self.assertEqual(["vf-of-4-4096mib", "vf"], [*cards[TWO].types])
 
+    def test_a_plain_function_that_cannot_be_read(self) -> None:
+        """The types of the product's other cards keep their names."""
+        self.add_plain(ONE, 4, 4)
+        self.add_plain(TWO, 4, 4)
+        file = self.host.path(ONE) / "sriov_admin/vf2/profile/vram_quota"
+        file.unlink()
+        file.mkdir()
+        cards = self.divided()
+        self.assertIn("does not tell how it is divided", str(cards[ONE].unread))
+        self.assertEqual(["vf"], [*cards[TWO].types])
+
     def test_nvidias_functions_are_not_plain(self) -> None:
         """Without its vGPU software they have no types, and are of no use."""
         self.host.add_gpu(ONE, "10de", "26b9", totalvfs=32)
