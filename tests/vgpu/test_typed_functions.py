@@ -64,7 +64,7 @@ class TypedFunctionsTest(unittest.TestCase):
         # Beside one there can be others of its size, and the function that has it lists none.
         self.assertEqual([[], [LARGE]], self.listed())
         self.assertRefused(Slot(one, SMALL, 0), f"the function has the type {LARGE}")
-        self.assertRefused(Slot(other, ALL, 0), "Input/output error")
+        self.assertRefused(Slot(other, ALL, 0), slots.NOT_LISTED)
 
         with host.device_open(str(one)), self.assertRaises(exception.NotClean) as raised:
             slots.remove(slot, _UUID, self.roots, _GENEROUS_S)
@@ -79,11 +79,11 @@ class TypedFunctionsTest(unittest.TestCase):
         one, other = self.functions
         host.set_parameter("gpu_instances", "0")
         self.assertEqual([[], []], self.listed())
-        self.assertRefused(Slot(one, IN_MIG_MODE, 0), "Input/output error")
+        self.assertRefused(Slot(one, IN_MIG_MODE, 0), slots.NOT_LISTED)
         host.set_parameter("gpu_instances", "1")
         self.assertEqual([[IN_MIG_MODE]] * 2, self.listed())
         slots.make(Slot(one, IN_MIG_MODE, 0), _UUID, self.roots, _GENEROUS_S)
-        self.assertRefused(Slot(other, IN_MIG_MODE, 0), "Input/output error")
+        self.assertRefused(Slot(other, IN_MIG_MODE, 0), slots.NOT_LISTED)
         # NVIDIA's program takes them with the functions, and leaves the mode.
         self.enable_anew()
         self.assertEqual("0", host.parameter("gpu_instances"))
