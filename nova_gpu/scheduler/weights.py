@@ -166,7 +166,9 @@ def with_gpus(
             (
                 _full(reported[0], refused or assumed[0]),
                 policy[place] if policy else 0,
-                taken.is_anothers(host, report),
+                # Spread requests meet on no host. And Nova calls no weigher for a single host, so
+                # that this process's own choice of it may seem another's.
+                not spread and taken.is_anothers(host, report),
                 *assumed[1:],
                 *taken.turn(sum(other.count for other in since), place),
                 host.num_instances if spread else 0,
