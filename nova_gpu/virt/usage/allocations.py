@@ -27,9 +27,8 @@ class Allocations:
     ``node``: the uuid of the compute node's own provider, from which instances have their VCPUs,
     memory and disk; ``None`` before Placement has one. ``by_provider``: the allocations of this
     node's groups of GPUs, of stock Nova's providers of vGPUs and of the node itself, by the
-    provider's uuid. ``generations``: those of
-    the providers when they were read. ``lacking``: what an instance with GPUs lacks of its
-    allocation from the node, by the instance's uuid.
+    provider's uuid. ``generations``: those of the providers when they were read. ``lacking``: what
+    an instance with GPUs lacks of its allocation from the node, by the instance's uuid.
     """
 
     node: str | None = None
@@ -66,11 +65,12 @@ def read(client: Any, nodename: str, instances: Records, last: Allocations) -> A
             root = client.get_provider_by_name(context, nodename)["uuid"]
         except nova_exception.ResourceProviderNotFound:
             return Allocations()
-    providers = client.get_providers_in_tree(context, root)
     generations = {
         provider["uuid"]: provider["generation"]
-        for provider in providers
-        if provider["uuid"] == root or names.parse_provider_name(nodename, provider["name"])
+        for provider in client.get_providers_in_tree(context, root)
+        if provider["uuid"] == root
+        or names.parse_provider_name(nodename, provider["name"])
+        or names.parse_stock_provider_name(nodename, provider["name"])
     }
     by_provider = {
         uuid: {}
@@ -78,10 +78,6 @@ def read(client: Any, nodename: str, instances: Records, last: Allocations) -> A
         else _read_one(client, context, uuid)
         for uuid, generation in generations.items()
     }
-    # The end of an instance's last allocation changes no generation. There are few of these.
-    for provider in providers:
-        if names.parse_stock_provider_name(nodename, provider["name"]):
-            by_provider[provider["uuid"]] = _read_one(client, context, provider["uuid"])
     if root not in generations:  # it was removed, and another one may be made
         return Allocations()
     lacking = {
