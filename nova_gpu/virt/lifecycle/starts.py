@@ -338,7 +338,8 @@ class Starts:
         """
         if not self.assigned:
             return guest
-        start = Start(Kind.REBOOT, instance)
+        kind = Kind.of_spawn(instance, self.compute_host)
+        start = Start(kind if kind is Kind.REBUILD else Kind.REBOOT, instance)
         with _in_novas_words(start):
             start = self._with_devices(start)
             self._refuse_unheld(instance, start.devices)
@@ -446,10 +447,4 @@ def _in_novas_words(start: Start) -> Iterator[None]:
             failure = nova_exception.ComputeResourcesUnavailable(reason=reason)
         elif start.takes(Step.ABORT):
             failure = nova_exception.BuildAbortException(instance_uuid=uuid, reason=reason)
-        raise refusals.expected(failure) from error
-    except nova_exception.ComputeResourcesUnavailable as error:  # by :meth:`Starts.add_gpus`
-        if start.kind is not Kind.REBUILD:
-            raise
-        reason = error.format_message()
-        failure = nova_exception.BuildAbortException(instance_uuid=uuid, reason=reason)
         raise refusals.expected(failure) from error

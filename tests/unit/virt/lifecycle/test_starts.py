@@ -207,11 +207,8 @@ class CompareTest(StartsTestCase):
             instance.task_state, instance.host = task, self.starts.compute_host
             with self.assertRaisesRegex(error, "cannot be given"), self.starts.spawning(instance):
                 pass
-            failure = nova_exception.ComputeResourcesUnavailable(reason="no configuration")
-            plain = self.compute.instance({})
-            plain.task_state, plain.host = task, self.starts.compute_host
-            with self.assertRaisesRegex(error, "no config"), self.starts.spawning(plain):
-                raise failure
+            with self.assertRaisesRegex(error, "cannot be given"):
+                self.starts.add_gpus(instance, vconfig.LibvirtConfigGuest())
 
     def test_who_would_strand_gpus(self) -> None:
         self.compute.config(group="gpu", reserved_vcpus_per_free_gpu=4)
