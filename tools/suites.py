@@ -114,11 +114,11 @@ SUITES = {
         ("python -m tests.vfio",),
         "vm",
         "-k",
-        # Each way of delivery: a whole card, mediated devices, functions, functions with a type; in
-        # one VM, as the other processor is busy
+        # One guest of each way of delivery: a whole card, mediated devices, functions, functions
+        # with a type; in one VM, as the other processor is busy
         short="--vms 1 --limit-s 3000 "
         + _these(
-            *("CardsTest", "VGPUTest", "test_functions.FunctionsTest"),
+            *("test_both_functions_and_back", "test_two_in_one_guest", "test_both_in_one"),
             *("test_a_type_comes_and_goes", "test_what_libvirt_makes"),
         ),
         long="",
