@@ -9,7 +9,6 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from lab.cloud import guest, image, nodes
-from tests.cloud import fixtures as cloud_fixtures
 from tests.lxc import cloud, place
 
 BLUEPRINT = {"gpus": "= 2", "gpu_arch": "s== fermi", "hypervisor": "s== LXC"}
@@ -58,12 +57,6 @@ class LXCTestCase(cloud.Cloud):
 
     # Nova and Placement
 
-    def failure(self, server: dict[str, Any]) -> str:
-        """Of what was last tried with it. A fault is shown only of servers in ERROR."""
-        newest = self.api.get_instance_actions(server["id"])[0]["request_id"]
-        events = self.api.get_instance_action_details(server["id"], newest)["events"]
-        return "\n".join(each["details"] or "" for each in events)
-
     def usage(self) -> int:
         """GPUs of any kind"""
         providers = self._get_all_providers()
@@ -76,13 +69,3 @@ class LXCTestCase(cloud.Cloud):
     def _delete_everything(self) -> None:
         super()._delete_everything()
         self.wait_for("no GPU used", lambda: not self.usage())
-
-
-class SnapshotTestCase(LXCTestCase):
-    # An instance's disk goes to Glance, and is no larger than the image then.
-    FLAVOR = {**LXCTestCase.FLAVOR, "disk": 0}  # noqa: RUF012
-
-    def set_host_flags(self) -> None:
-        super().set_host_flags()
-        self.useFixture(cloud_fixtures.KeptUploads())
-        self.flags(snapshot_image_format="raw", group="libvirt")
