@@ -82,22 +82,9 @@ def group(address: str) -> int:
     return int(os.path.basename(os.readlink(_DEVICES / address / "iommu_group")))
 
 
-def group_members(address: str) -> list[str]:
-    return sorted(os.listdir(_DEVICES / address / "iommu_group" / "devices"))
-
-
-def class_code(address: str) -> int:
-    return int((_DEVICES / address / "class").read_text(), 16)
-
-
 def open_groups() -> list[str]:
     """The groups that vfio has, by the names of their nodes."""
     return sorted(path.name for path in pathlib.Path("/dev/vfio").iterdir() if path.name != "vfio")
-
-
-def vfio_devices(address: str) -> list[str]:
-    """What the kernel makes of class vfio-dev for a function that a driver of VFIO's has."""
-    return sorted(path.name for path in (_DEVICES / address).glob("vfio-dev/*"))
 
 
 def unbind(address: str) -> None:

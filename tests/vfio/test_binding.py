@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The privileged functions that take a card from the host's drivers and give it back."""
+"""The privileged functions that take a card from the host's drivers, reset and return it."""
 
 from __future__ import annotations
 
+import errno
 import os
 import pathlib
 import tempfile
@@ -14,6 +15,7 @@ import nova.privsep
 from nova.conf import CONF
 from oslo_config import fixture as config_fixture
 
+import nova_gpu.privsep.cleaning
 import nova_gpu.privsep.vfio
 from lab.vm import cards
 from nova_gpu.cmd import host_check
@@ -25,7 +27,7 @@ from tests.vfio import host
 _GENEROUS_S = 300
 
 
-class BindingTest(unittest.TestCase):
+class _CardTestCase(unittest.TestCase):
     def setUp(self) -> None:
         self.card = cards.WHOLE[1]
         # The tests are root and may do everything.
@@ -33,6 +35,8 @@ class BindingTest(unittest.TestCase):
         folder = self.enterContext(tempfile.TemporaryDirectory())
         self.enterContext(config_fixture.Config(CONF)).config(state_path=folder)
 
+
+class BindingTest(_CardTestCase):
     def test_there_and_back(self) -> None:
         for _ in range(2):
             for _ in range(2):  # done already: nothing to do
@@ -115,3 +119,32 @@ class BindingTest(unittest.TestCase):
                 if time.monotonic() > ends:
                     raise
                 time.sleep(0.1)
+
+
+class ResetTest(_CardTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        nova_gpu.privsep.vfio.give_to_guests(self.card)
+        self.addCleanup(self._give_back)
+
+    def _give_back(self) -> None:
+        nova_gpu.privsep.vfio.give_to_host(self.card)
+        self.assertEqual(host.HOST_DRIVERS, host.drivers(self.card))
+
+    def test_with_its_bus(self) -> None:
+        """The kernel lists its file's method, but refuses it for a card of two functions."""
+        function = pathlib.Path("/sys/bus/pci/devices") / self.card
+        self.assertEqual("bus", (function / "reset_method").read_text().strip())
+        with self.assertRaises(OSError) as caught:
+            (function / "reset").write_text("1")
+        self.assertEqual(errno.ENOTTY, caught.exception.errno)
+        for _ in range(2):
+            nova_gpu.privsep.cleaning.reset(self.card)
+        self.assertEqual(host.VFIO_DRIVERS, host.drivers(self.card))
+
+    def test_not_what_the_host_has(self) -> None:
+        """Nothing is reset that is not all with VFIO."""
+        nova_gpu.privsep.vfio.give_to_host(self.card)
+        with self.assertRaisesRegex(exception.NotClean, "the reset of its bus by VFIO"):
+            nova_gpu.privsep.cleaning.reset(self.card)
+        self.assertEqual(host.HOST_DRIVERS, host.drivers(self.card))

@@ -17,18 +17,6 @@ class FaultsTest(base.VFIOTestCase):
         self.assertEqual({"used": used, "reserved": reserved}, found)
         self.assertEqual(len(cards.WHOLE), inventory["total"])
 
-    def test_free_card_that_leaves_the_bus(self) -> None:
-        self.addCleanup(self.bring_back, SECOND)
-        for function in self.host.functions(SECOND):
-            self.host.remove(function)
-        self.cloud.wait_for("the card is gone", lambda: not self.host.functions(SECOND))
-        self.cloud._run_periodics()
-        self.assertIn("at most 1 free", self.cloud.refusal(self.cloud.flavor(gpus="2")))
-        self.assertCounts(used=0, reserved=1)
-        self.bring_back(SECOND)
-        self.offer(cards.PRODUCT_ID, len(cards.WHOLE))
-        self.assertCounts(used=0, reserved=0)
-
     def test_process_of_the_host_that_has_a_card_open(self) -> None:
         pid = self.host.open_node(FIRST)
         self.addCleanup(self.cloud.restart_compute)  # else it is kept back for five minutes
