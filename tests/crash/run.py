@@ -117,9 +117,7 @@ class Crashes(cloud.Cloud):
     def _begin(self, stage: lives.Stage) -> None:
         """Asks for it."""
         if stage.operation == "spawn":
-            body = self._build_server(
-                image_uuid=base.cloud.IMAGE, flavor_id=self._small, networks="none"
-            )
+            body = self._build_server(image_uuid=base.IMAGE, flavor_id=self._small, networks="none")
             self._server = self.api.post_server({"server": body})
         elif stage.operation == "destroy":
             self._delete()

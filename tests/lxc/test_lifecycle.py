@@ -15,7 +15,7 @@ from nova.conf import CONF
 
 from lab.cloud import guest
 from tests.cloud import fixtures as cloud_fixtures
-from tests.lxc import base, cloud, place
+from tests.lxc import base, place
 
 GPUS = {1, 2}
 
@@ -95,7 +95,7 @@ class LifecycleTest(base.LXCTestCase):
 
     def test_rebuild(self) -> None:
         self.run_inside(self._server, "/bin/sh", "-c", "echo mine >/root/note; sync")
-        self.act(self._server, "rebuild", "ACTIVE", imageRef=cloud.IMAGE)
+        self.act(self._server, "rebuild", "ACTIVE", imageRef=base.IMAGE)
 
         self.assertEqual("", self.run_inside(self._server, "/bin/ls", "/root").stdout)
         self.assertGPUs(self._server, GPUS)
