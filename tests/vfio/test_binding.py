@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import io
 import os
 import pathlib
+import re
+import subprocess
 import tempfile
 import time
 import unittest
@@ -25,6 +29,7 @@ from tests.vfio import host
 
 # What hangs ends never; what does not may take its time on a busy machine.
 _GENEROUS_S = 300
+_DOCUMENTED = pathlib.Path(__file__).parents[2] / "doc/source/admin/host-check"
 
 
 class _CardTestCase(unittest.TestCase):
@@ -33,7 +38,8 @@ class _CardTestCase(unittest.TestCase):
         # The tests are root and may do everything.
         self.enterContext(mock.patch.object(nova.privsep.sys_admin_pctxt, "client_mode", False))
         folder = self.enterContext(tempfile.TemporaryDirectory())
-        self.enterContext(config_fixture.Config(CONF)).config(state_path=folder)
+        self.config = self.enterContext(config_fixture.Config(CONF)).config
+        self.config(state_path=folder)
 
 
 class BindingTest(_CardTestCase):
@@ -91,7 +97,7 @@ class BindingTest(_CardTestCase):
     def test_a_driver_that_does_not_let_go(self) -> None:
         """A device that was taken from its group is named by no node: nobody can see who has it."""
         nova_gpu.privsep.vfio.give_to_guests(self.card)
-        self.enterContext(config_fixture.Config(CONF)).config(group="gpu", bind_timeout=3)
+        self.config(group="gpu", bind_timeout=3)
         with host.device_open(self.card):
             for limit in (" within 3 s", ""):
                 started = time.monotonic()
@@ -148,3 +154,34 @@ class ResetTest(_CardTestCase):
         with self.assertRaisesRegex(exception.NotClean, "the reset of its bus by VFIO"):
             nova_gpu.privsep.cleaning.reset(self.card)
         self.assertEqual(host.HOST_DRIVERS, host.drivers(self.card))
+
+
+class CheckTest(_CardTestCase):
+    def test_documentation(self) -> None:
+        """What doc/ shows is what ``nova-gpu host check`` prints."""
+        self.config(group="gpu", addresses=[self.card])
+        self.config(group="libvirt", virt_type="kvm")
+        self.assertPrinted("unbound", 0)
+        (node,) = pathlib.Path("/dev/dri/by-path").glob(f"pci-{self.card}-card")
+        with node.open() as file:
+            process = subprocess.Popen(["sleep", "600"], pass_fds=[file.fileno()])
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        self.assertPrinted("busy", 1)
+        process.kill()
+        process.communicate()
+        for function in host.functions(self.card):
+            host.bind(function, "vfio-pci")
+            self.addCleanup(host.bind, function, "")
+        self.assertPrinted("prepared", 0)
+
+    def assertPrinted(self, name: str, status: int) -> None:
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
+            found = host_check.main(discovery.Discovery(), pathlib.Path("/"), as_json=False)
+        self.assertEqual(status, found)
+        printed, shown = (
+            re.sub(r"\(pid \d+\)", "(pid N)", text)
+            for text in (output.getvalue(), (_DOCUMENTED / f"{name}.txt").read_text())
+        )
+        self.assertEqual(shown, printed)
