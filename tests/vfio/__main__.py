@@ -36,7 +36,6 @@ def main() -> int:
         metavar="FOLDER",
         help=f"in the same VMs; default: {' '.join(tests_place.TESTS)}",
     )
-    parser.add_argument("--rounds", type=int, default=1, help="instances made and deleted in a row")
     parser.add_argument("--limit-s", type=float, default=3600)
     parser.add_argument("--out", type=pathlib.Path, help="keep the logs there")
     arguments = parser.parse_args()
@@ -86,10 +85,9 @@ def _run(out: pathlib.Path, arguments: argparse.Namespace) -> bool:
 def _once(out: pathlib.Path, arguments: argparse.Namespace, began: float) -> boot.Boot:
     argv = [sys.executable, "-W", "ignore", "-m", "tests.vfio.outside", str(out)]
     argv += [os.pathsep.join(arguments.tests), *arguments.patterns]
-    environment = {**os.environ, "ROUNDS": str(arguments.rounds)}
     started = time.monotonic()
     with (out / tests_place.STDERR).open("ab") as stderr:
-        child = subprocess.Popen([*boot.TIED, *argv], stderr=stderr, env=environment)
+        child = subprocess.Popen([*boot.TIED, *argv], stderr=stderr)
     try:
         status = child.wait(began + arguments.limit_s - started)
     except subprocess.TimeoutExpired:

@@ -86,18 +86,6 @@ class TypedFunctionsTest(unittest.TestCase):
             host.sriov_manage(verb, cards.DIVIDED)
         self.assertEqual("0", host.parameter("gpu_instances"))
 
-    def test_gpu_instances_are_spared(self) -> None:
-        """So it is not called for a card that has some."""
-        host.sriov_manage("-d", cards.DIVIDED)
-        host.set_parameter("gpu_instances", "2")
-        with self.assertRaises(exception.DeviceUnavailable) as raised:
-            virtual_functions.enable(self.card, 2, self.roots, _GENEROUS_S)
-        self.assertIn("sriov-manage would remove its GPU instances", str(raised.exception))
-        self.assertEqual(("2", []), (host.parameter("gpu_instances"), host.parts(cards.DIVIDED)))
-        host.set_parameter("gpu_instances", "0")
-        virtual_functions.enable(self.card, 2, self.roots, _GENEROUS_S)
-        self.assertEqual(2, len(host.parts(cards.DIVIDED)))
-
     def test_what_libvirt_makes_of_them(self) -> None:
         """Debian 12's is too old for them: a newer one would do."""
         looked = discovery.Discovery(libvirt_version=this_host.version)
