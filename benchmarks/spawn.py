@@ -53,9 +53,9 @@ os._exit(0)
 
 def spawn_rows(runs: int) -> list[report.Row]:
     """:raises SystemExit: where an instance did not start, since no figure would say anything"""
-    from tests.lxc import cloud
+    from tests.lxc import base
 
-    class Spawns(cloud.Cloud):
+    class Spawns(base.LXCTestCase):
         UID_MAPS = ()
         found: list[report.Row]
 
@@ -79,7 +79,7 @@ def spawn_rows(runs: int) -> list[report.Row]:
             compute.driver = ours
             row = (timing.median_s(times[_OURS]), timing.median_s(times[_STOCK]))
             type(self).found = [report.Row(f"spawn with {GPUS} GPUs", *row, "s")]
-            self.flags(uid_maps=cloud.ID_MAPS, gid_maps=cloud.ID_MAPS, group="libvirt")
+            self.flags(uid_maps=base.ID_MAPS, gid_maps=base.ID_MAPS, group="libvirt")
             mapped = [self._spawn(ours, with_gpus) for _ in range(runs + 1)]
             name = f"spawn with {GPUS} GPUs, user id maps"
             type(self).found.append(report.Row(name, timing.median_s(mapped), None, "s"))

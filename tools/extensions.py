@@ -44,7 +44,7 @@ EXTENSIONS = (
     Extension(
         "nova_gpu/stock",
         (
-            *("tests/unit/stock", "tests/functional/stock.py", "tests/vfio/test_adopt.py"),
+            *("tests/unit/stock", "tests/functional/stock.py"),
             *("tests/takeover", "tests/cloud/takeover.py"),
         ),
     ),

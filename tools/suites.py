@@ -115,9 +115,8 @@ SUITES = {
         "vm",
         "-k",
         # One guest of each way of delivery: a whole card, mediated devices, functions, functions
-        # with a type; in one VM, as the other processor is busy
-        short="--vms 1 --limit-s 3000 "
-        + _these(
+        # with a type
+        short=_these(
             *("test_both_functions_and_back", "test_two_in_one_guest", "test_both_in_one"),
             *("test_a_type_comes_and_goes", "test_what_libvirt_makes"),
         ),

@@ -4,7 +4,7 @@
 Run it as root with the Python of tools/test's environment.
 
     .tools/venv-2026.2/bin/python -m lab.vm build
-    .tools/venv-2026.2/bin/python -m lab.vm run -- python -m unittest tests.vfio.test_host
+    .tools/venv-2026.2/bin/python -m lab.vm run -- python -m unittest tests.vfio.test_binding
     .tools/venv-2026.2/bin/python -m lab.vm run -- sh -c 'lspci -nnk; virsh nodedev-list'
 
 In the VM this repository is /project (read-only, and the working folder), and /out is the folder

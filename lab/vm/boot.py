@@ -12,7 +12,6 @@ import re
 import secrets
 import shlex
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -74,7 +73,6 @@ def run(
     *,
     limit_s: float,
     environment: Mapping[str, str] | None = None,
-    stop: threading.Event | None = None,
     retries: int = RETRIES,
     on_output: Callable[[str], None],
     on_retry: Callable[[Boot], None],
@@ -85,16 +83,14 @@ def run(
     module and its arguments. The command runs in /project and may write to *out*, which is /out in
     the VM and stays from one boot to the next, so that the command can continue.
 
-    :param stop: another thread sets it to end the command as if its time were up
     :param on_output: receives what the command prints
     :param on_retry: receives each boot that failed
     """
     (write_module if vm.saved else write_command)(out, command, environment or {})
     deadline = time.monotonic() + limit_s
-    stop = stop or threading.Event()
 
     def goes_on() -> bool:
-        return not stop.is_set() and time.monotonic() < deadline
+        return time.monotonic() < deadline
 
     for attempt in range(retries + 1):
         boot = _once(vm, out, goes_on, on_output)

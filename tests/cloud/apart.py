@@ -200,7 +200,7 @@ class Apart(base.Cloud):
         self.start_compute(host)
 
     def state_of_services(self) -> str:
-        """Return what each nova-compute was given last, and where its threads are."""
+        """Return what each nova-compute was given and logged last, and where its threads are."""
         return "".join(
             f"\n{host}:\n{state}" for host in self.HOSTS for state in self._state_of(host)
         )
@@ -213,6 +213,7 @@ class Apart(base.Cloud):
                 yield str(service.link.ask("stacks", timeout_s=_PATIENCE_S))
             except (wire.Gone, wire.Failed, queue.Empty) as error:
                 yield f"it does not say where its threads are: {error!r}"
+        yield self.compute_log(host)[-8000:]
 
     def ask(self, verb: str, *arguments: Any, host: str = wire.HOST) -> Any:
         """Something of nova-compute itself."""

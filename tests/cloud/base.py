@@ -115,28 +115,12 @@ class Cloud(integrated_helpers._IntegratedTestBase):  # type: ignore[misc]
         return str(self._create_flavor(**self.FLAVOR, extra_spec=extra_specs))
 
     def boot(
-        self,
-        flavor: str,
-        expected_state: str = "ACTIVE",
-        project: str | None = None,
-        image: str = IMAGE,
+        self, flavor: str, expected_state: str = "ACTIVE", image: str = IMAGE
     ) -> dict[str, Any]:
-        """An instance in that state, of another *project* than the tests' own if one is given."""
         server: dict[str, Any] = self._create_server(
-            flavor_id=flavor,
-            image_uuid=image,
-            networks="none",
-            expected_state=expected_state,
-            api=self._api_of(project) if project else None,
+            flavor_id=flavor, image_uuid=image, networks="none", expected_state=expected_state
         )
         return server
-
-    def _api_of(self, project: str) -> client.TestOpenStackClient:
-        api = client.TestOpenStackClient(
-            "user", self.api.base_url, project_id=project, roles=["reader", "member"]
-        )
-        api.microversion = self.microversion
-        return api
 
     def boot_with(self, gpus: int) -> dict[str, Any]:
         return self.boot(self.flavor(gpus=f"= {gpus}"))

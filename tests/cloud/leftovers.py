@@ -7,7 +7,7 @@ import pathlib
 import stat
 from collections.abc import Iterable, Iterator
 
-from lab.cloud import cgroups, leftovers
+from lab.cloud import cgroups
 from lab.cloud import nodes as lab_nodes
 
 _MOUNTINFO = pathlib.Path("/proc/self/mountinfo")
@@ -17,14 +17,6 @@ def quarantined(state: pathlib.Path) -> Iterator[str]:
     """Files about cards that are kept from instances; a test that wants one takes it away."""
     for path in sorted((state / "gpu-quarantine").glob("*")):
         yield f"quarantine {path.name}: {path.read_text(errors='replace').strip()}"
-
-
-def disks(state: pathlib.Path) -> Iterator[str]:
-    """Mounts and loop devices below the folder of all state"""
-    for path in leftovers.mounts(state):
-        yield f"mount {path}"
-    for device in leftovers.loop_devices(state):
-        yield f"loop device {device}"
 
 
 def guest_groups() -> Iterator[str]:

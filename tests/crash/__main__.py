@@ -23,7 +23,6 @@ import os
 import subprocess
 import sys
 
-from tests.crash import place
 from tests.lxc import outside
 from tools import outcomes
 
@@ -52,11 +51,10 @@ def main() -> int:
     if reason := outside.obstacle():
         print(f"SKIP: {reason}")
         return outcomes.SKIPPED
-    os.environ.update({place.POINTS: str(arguments.points), place.SEED: str(arguments.seed)})
-    os.environ[place.PATTERN] = arguments.pattern
     # All deaths are one test to Nova's test base.
     os.environ.pop("OS_TEST_TIMEOUT", None)
-    return outside.run("tests.crash.inside")
+    words = str(arguments.points), str(arguments.seed), arguments.pattern
+    return outside.run("tests.crash.inside", *words)
 
 
 def _functional(module: str, variable: str, number: int, seed: int) -> int:

@@ -9,12 +9,10 @@ import pathlib
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from multiprocessing import connection
 
 from tests.cloud import apart, wire
-from tests.crash import place
 from tests.lxc import base
 from tests.lxc import place as places
 
@@ -89,23 +87,6 @@ class Cloud(apart.Apart, base.LXCTestCase):
 
     def compute_log(self, host: str = wire.HOST) -> str:
         return self._log.read_text(errors="replace") if self._log.exists() else ""
-
-    def wait_for(
-        self, what: str, holds: Callable[[], bool], timeout_s: float | None = None
-    ) -> None:
-        try:
-            super().wait_for(what, holds, timeout_s)
-        except AssertionError as error:
-            raise AssertionError(f"{error}\n{self._last_words()}") from error
-
-    def _last_words(self) -> str:
-        """Where the service's threads are, and what it has logged last"""
-        stacks = self._config.with_suffix(place.STACKS)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGUSR1)
-            time.sleep(1)
-        where = stacks.read_text() if stacks.exists() else ""
-        return f"{where}\n{self.compute_log()[-8000:]}"
 
     def _delete_everything(self) -> None:
         if self.is_dead():

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """``python -m tests.crash.compute SOCKET CONFIG IMAGE``: nova-compute as often as it is asked for.
 
-A line on standard input has it fork; the fork's pid is written to standard output. At SIGUSR1 the
-fork writes where its threads are into a file beside CONFIG.
+A line on standard input has it fork; the fork's pid is written to standard output.
 """
 
 from __future__ import annotations
 
-import faulthandler
 import pathlib
 import signal
 import sys
@@ -23,7 +21,6 @@ from nova.tests.fixtures import glance
 
 from tests.cloud import base
 from tests.crash import points
-from tests.crash.place import STACKS
 
 
 class Compute(compute.Compute):
@@ -50,8 +47,6 @@ def main() -> None:
     print("ready", flush=True)
 
     def run() -> None:
-        stacks = pathlib.Path(configuration).with_suffix(STACKS).open("a")
-        faulthandler.register(signal.SIGUSR1, stacks)
         Compute(serve).run(arguments, lambda: connection.Client(socket))
 
     for _ in sys.stdin:

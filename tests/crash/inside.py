@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m tests.crash.inside``: the run, in libvirtd's mount namespace."""
+"""``python -m tests.crash.inside POINTS SEED PATTERN``: in libvirtd's mount namespace."""
 
 from __future__ import annotations
+
+import functools
+import sys
 
 from tests.cloud import running
 
@@ -10,7 +13,9 @@ def main() -> int:
     stream = running.begin()
     from tests.crash import run
 
-    return 0 if running.run(run.run, running.Result(stream)) else 1
+    points, seed, pattern = sys.argv[1:]
+    work = functools.partial(run.run, int(points), int(seed), pattern)
+    return 0 if running.run(work, running.Result(stream)) else 1
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import os
 import time
 import types
 import unittest
@@ -18,7 +17,7 @@ from typing import Any
 from nova.tests.functional.api import client as api_client
 
 from tests.cloud import expected, leftovers, oracle
-from tests.crash import cloud, lives, place
+from tests.crash import cloud, lives
 from tests.lxc import base
 from tests.lxc import place as places
 
@@ -49,20 +48,20 @@ class Point(unittest.TestCase):
 class Crashes(cloud.Cloud):
     leaves = types.MappingProxyType({"task": "Nova forgets some that died with a service"})
 
-    def __init__(self, result: unittest.TestResult) -> None:
+    def __init__(self, points: int, seed: int, pattern: str, result: unittest.TestResult) -> None:
         super().__init__("runTest")
+        self._wanted, self._seed, self._pattern = points, seed, pattern
         self._result = result
         self._died = 0
 
     def runTest(self) -> None:
-        wanted = int(os.environ[place.POINTS])
         self._small, self._large = self.flavor(gpus="= 2"), self.flavor(gpus="= 4")
         self._neighbour = self.boot(self.flavor(gpus="= 1"))
         self._before = self._leftovers()
-        for life in itertools.islice(lives.lives(int(os.environ[place.SEED])), 100 * wanted + 1000):
-            if self._died >= wanted:
+        for life in itertools.islice(lives.lives(self._seed), 100 * self._wanted + 1000):
+            if self._died >= self._wanted:
                 break
-            if any(os.environ.get(place.PATTERN, "") in str(stage) for stage in life):
+            if any(self._pattern in str(stage) for stage in life):
                 self._live(life)
         self.assertGPUs(self._neighbour, {0})
 
@@ -117,9 +116,7 @@ class Crashes(cloud.Cloud):
     def _begin(self, stage: lives.Stage) -> None:
         """Asks for it."""
         if stage.operation == "spawn":
-            body = self._build_server(
-                image_uuid=base.cloud.IMAGE, flavor_id=self._small, networks="none"
-            )
+            body = self._build_server(image_uuid=base.IMAGE, flavor_id=self._small, networks="none")
             self._server = self.api.post_server({"server": body})
         elif stage.operation == "destroy":
             self._delete()
@@ -213,10 +210,10 @@ class Crashes(cloud.Cloud):
         ]
 
 
-def run(result: unittest.TestResult) -> None:
-    """As many points as the environment says, and what went wrong with the cloud itself."""
+def run(points: int, seed: int, pattern: str, result: unittest.TestResult) -> None:
+    """As many points as that, and what went wrong with the cloud itself."""
     of_cloud = unittest.TestResult()
-    Crashes(result).run(of_cloud)
+    Crashes(points, seed, pattern, result).run(of_cloud)
     for _, text in (*of_cloud.errors, *of_cloud.failures):
         Point("the cloud of these points", functools.partial(_fail, text)).run(result)
 

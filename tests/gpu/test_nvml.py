@@ -36,10 +36,9 @@ class HealthTest(unittest.TestCase):
         cls.found = nvml.health(cls.told, machine.TIMEOUT_S)
         machine.keep("health.txt", "".join(f"{a}: {h}\n" for a, h in cls.found.items()))
 
-    def test_same_cards(self) -> None:
+    def test_health(self) -> None:
+        """A card is ill where nvidia-smi says so, and for nothing else."""
         self.assertEqual(self.told.keys(), self.found.keys())
-
-    def test_memory(self) -> None:
         for address, card in self.told.items():
             with self.subTest(address=address):
                 found = self.found[address]
@@ -48,22 +47,12 @@ class HealthTest(unittest.TestCase):
                 self.assertEqual(card.retirement_pending, found.retirement_pending)
                 self.assertEqual(card.remapping_pending, found.remapping_pending)
                 self.assertEqual(card.remapping_failed, found.remapping_failed)
-
-    def test_fabric_and_recovery(self) -> None:
-        for address, card in self.told.items():
-            with self.subTest(address=address):
-                found = self.found[address]
                 if not card.mig:
                     self.assertIn(found.fabric_state, _FABRIC[card.fabric])
                 if card.recovery is not None:
                     needs_none = card.recovery.strip() == _NO_ACTION
                     self.assertEqual(needs_none, not found.recovery_action, card.recovery)
-
-    def test_verdict(self) -> None:
-        """A card is ill where nvidia-smi says so, and for nothing else."""
-        for address, card in self.told.items():
-            with self.subTest(address=address):
-                verdict = health_verdict.of_nvml(self.found[address])
+                verdict = health_verdict.of_nvml(found)
                 self.assertEqual(_ailing(card), verdict is not None, verdict)
 
     def test_bus(self) -> None:

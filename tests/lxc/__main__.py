@@ -19,15 +19,12 @@ from tools import outcomes
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.lxc", description=__doc__)
     parser.add_argument("-k", dest="patterns", action="append", default=[], metavar="PATTERN")
-    parser.add_argument("--soak", type=int, default=5, help="instances made and deleted in a row")
-    parser.add_argument("--bursts", type=int, default=1, help="rounds of 20 instances at once")
     arguments = parser.parse_args()
     if reason := outside.obstacle():
         print(f"SKIP: {reason}")
         return outcomes.SKIPPED
     if reason := outside.lacks_tracing():
         os.environ[place.NOT_INSTALLED] = reason
-    os.environ.update({place.SOAK: str(arguments.soak), place.BURSTS: str(arguments.bursts)})
     return outside.run("tests.lxc.inside", *arguments.patterns)
 
 

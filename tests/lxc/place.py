@@ -7,11 +7,9 @@ import os
 import pathlib
 
 from lab.cloud import nodes
-from tests.fixtures import hosts, nvidia
+from tests.fixtures import nvidia
 
 FOLDER = "NOVA_GPU_LXC_FOLDER"
-SOAK = "NOVA_GPU_LXC_SOAK"
-BURSTS = "NOVA_GPU_LXC_BURSTS"
 # Why there is no strace, if there is none
 NOT_INSTALLED = "NOVA_GPU_LXC_NOT_INSTALLED"
 
@@ -23,11 +21,6 @@ MINORS = (4, 5, 6, 7, 0, 1, 2, 3)
 INSTANCES = (9, 10)
 CAPS = (1, 2, *(nvidia.cap_minor(0, gi, *ci) for gi in INSTANCES for ci in ((), (0,))))
 SHARED = ("nvidia-uvm", "nvidia-uvm-tools", "nvidiactl")
-
-
-def exchange(host: hosts.Host, one: int, other: int) -> None:
-    """NVIDIA's driver is loaded anew on *host*, and two cards have each other's nodes."""
-    host.renumber({GPUS[one]: MINORS[other], GPUS[other]: MINORS[one]})
 
 
 def node(gpu: int) -> nodes.Node:

@@ -1,16 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a guest leaves on its card is gone before the next one has it."""
+"""What a guest leaves, on its card or running, is gone before the next one has the card."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import signal
 import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 from lab.cloud import guest
+from nova_gpu.virt.delivery import container_domain
 from tests.lxc import base, place
+
+_FREEZER = pathlib.Path("/sys/fs/cgroup/freezer")
+# libvirt gives up after 3 s, and again, twice, when the controller is gone.
+_LONGER_THAN_LIBVIRT_S = 12.0
 
 
 class CleaningTest(base.LXCTestCase):
@@ -49,3 +59,61 @@ class CleaningTest(base.LXCTestCase):
         # The host's /proc is a generated one, for the driver's files.
         (self._host.roots.proc / str(left.pid)).symlink_to(f"/proc/{left.pid}")
         return left
+
+
+class SlowEndTest(base.LXCTestCase):
+    """Processes that need longer to end than libvirt gives them, as a GPU's driver may make them.
+
+    A process in a frozen group of cgroup v1 does not end of a SIGKILL until it is thawed: the one
+    thing that a test can make, and end, that is like a driver's uninterruptible wait.
+    """
+
+    def setUp(self) -> None:
+        if not (_FREEZER / "tasks").exists():
+            self.skipTest("needs the freezer of cgroup v1: in a frozen group of v2 SIGKILL works")
+        super().setUp()
+        self._server = self.boot_with(2)
+
+    def test_deleted_when_they_have_ended(self) -> None:
+        with self._frozen() as thaw:
+            threading.Timer(_LONGER_THAN_LIBVIRT_S, thaw).start()
+            started = time.monotonic()
+            self.delete(self._server)
+
+        self.assertGreaterEqual(time.monotonic() - started, _LONGER_THAN_LIBVIRT_S)
+        self.assertEqual([], self._lv.domains())
+        self.assertEqual(0, self.usage())
+        self.assertGPUs(self.boot_with(8), range(8))
+
+    def test_refused_while_they_do_not(self) -> None:
+        with self._frozen(), mock.patch.object(container_domain, "_PATIENCE_S", 4.0):
+            self.api.delete_server(self._server["id"])
+            self.wait_until(self._server, "ERROR")
+            self.assertEqual(2, self.usage(), "GPUs of a guest that is still there")
+
+        fault = self.api.get_server(self._server["id"])["fault"]["message"]
+        self.assertIn("these processes of its guest still run: init (pid ", fault)
+        self.delete(self._server)
+        self.assertEqual(0, self.usage())
+
+    @contextlib.contextmanager
+    def _frozen(self) -> Iterator[Callable[[], None]]:
+        """The guest's process 1, in a group of its own below the guest's; yields what thaws it."""
+        init = guest.init_pid(self._lv, self.domain(self._server))
+        lines = pathlib.Path(f"/proc/{init}/cgroup").read_text().splitlines()
+        (path,) = (line.split(":", 2)[2] for line in lines if ":freezer:" in line)
+        group = _FREEZER / path.lstrip("/") / "slow"
+        group.mkdir()
+        (group / "cgroup.procs").write_text(str(init))
+        state = group / "freezer.state"
+        state.write_text("FROZEN")
+
+        def thaw() -> None:
+            with contextlib.suppress(FileNotFoundError):
+                state.write_text("THAWED")
+
+        self.addCleanup(thaw)
+        try:
+            yield thaw
+        finally:
+            thaw()

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from lab.cloud import guest, image
-from tests.lxc import base, cloud, place
+from tests.lxc import base, place
 
 
 class FlavorTest(base.LXCTestCase):
@@ -56,51 +56,3 @@ class FlavorTest(base.LXCTestCase):
 
         self.assertGPUs(server, ())
         self.assertEqual(0, self.usage())
-
-    def test_no_gpu_spans_sockets_without_need(self) -> None:
-        self.assertGPUs(self.boot_with(1), {0})
-        self.assertGPUs(self.boot_with(4), {4, 5, 6, 7})
-        self.assertGPUs(self.boot_with(2), {1, 2})
-
-    def test_full_host(self) -> None:
-        self.boot_with(5)
-
-        refusal = self.refusal(self.flavor(gpus="= 4"))
-
-        self.assertRegex(refusal, r"\b3\b.*\bfree\b|\bfree\b.*\b3\b")
-        self.assertEqual(5, self.usage())
-
-    def test_what_the_host_never_has(self) -> None:
-        refusal = self.refusal(self.flavor(gpus="1", gpu_arch="hopper"))
-        self.assertIn("hopper", refusal.lower())
-
-        refusal = self.refusal(self.flavor(gpus="1", hypervisor="KVM"))
-        self.assertRegex(refusal, "hypervisor.*(?i:qemu|kvm)")
-
-    def test_counted_words(self) -> None:
-        """The flavor in Placement's own words, which quota counts."""
-        words = {"resources:PGPU": "2", "trait:CUSTOM_GPU_ARCH_FERMI": "required"}
-        self.assertGPUs(self.boot(self.flavor(**words)), {0, 1})
-
-
-class TwoArchitecturesTest(base.LXCTestCase):
-    MACHINE = "two-architectures"
-
-    def test_flavors(self) -> None:
-        self.assertGPUs(self.boot(self.flavor(gpus="= 2", gpu_arch="s== kepler")), {4, 5})
-        self.assertGPUs(self.boot(self.flavor(**base.BLUEPRINT)), {0, 1})
-
-        # Three are free, and more, but not of one kind.
-        refusal = self.refusal(self.flavor(gpus="3", gpu_arch="kepler"))
-        self.assertRegex(refusal, r"\bat most 2 free\b")
-        self.assertEqual(4, self.usage())
-
-    def test_image_that_requires_one(self) -> None:
-        """The image says which, the flavor only how many."""
-        properties = self.glance.images[cloud.IMAGE]["properties"]
-        properties["trait:CUSTOM_GPU_ARCH_KEPLER"] = "required"
-
-        self.assertGPUs(self.boot(self.flavor(gpus="1")), {4})
-        for words in ({}, base.BLUEPRINT):
-            self.assertIn("No valid host", self.refusal(self.flavor(**words)))
-        self.assertEqual(1, self.usage())

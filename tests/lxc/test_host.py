@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a compute host offers, and to whom: strangers, lost records, a host that has just booted."""
+"""What a compute host offers, and to whom: lost records, a host that has just booted."""
 
 from __future__ import annotations
 
 import os
 import pathlib
 import subprocess
-import uuid
 
 import fixtures
 from nova import context as nova_context
@@ -14,18 +13,6 @@ from nova import context as nova_context
 from lab.cloud import guest
 from tests.lxc import base, place
 
-_STRANGER = """\
-<domain type='lxc'>
-  <name>stranger</name>
-  <uuid>{uuid}</uuid>
-  <memory unit='MiB'>64</memory>
-  <os><type>exe</type><init>/bin/sh</init></os>
-  <devices>
-    <filesystem type='mount'><source dir='{root}'/><target dir='/'/></filesystem>
-    <hostdev mode='capabilities' type='misc'><source><char>{node}</char></source></hostdev>
-  </devices>
-</domain>
-"""
 # What nvidia-modprobe does: "-c N" makes a node of the driver, and after "-u" one of nvidia-uvm.
 _MODPROBE = """\
 #!/bin/sh
@@ -43,31 +30,6 @@ done
 """
 # How the ways begin that lead round the device cgroup.
 _BY_CGROUP = ("mount cgroup", "devices.allow", "join another group")
-
-
-class StrangerTest(base.LXCTestCase):
-    def test_a_strangers_card_is_never_given(self) -> None:
-        """A domain that Nova does not know, and that does not even run, names the first card."""
-        self.stop_compute()
-        self._define_stranger()
-        self.restart_compute()
-        self.assertEqual(1, self.reserved())
-
-        self.assertGPUs(self.boot_with(1), {1})
-        self.assertRegex(self.refusal(self.flavor(gpus="7")), r"\b6\b")
-        self.assertGPUs(self.boot_with(6), range(2, 8))
-
-        self._lv.virsh("undefine", "stranger")
-        self._run_periodics()
-        self.assertEqual(0, self.reserved())
-        self.assertGPUs(self.boot_with(1), {0})
-
-    def _define_stranger(self) -> None:
-        root = self._state / "stranger"
-        root.mkdir()
-        file = self._state / "stranger.xml"
-        file.write_text(_STRANGER.format(uuid=uuid.uuid4(), root=root, node=place.node(0).path))
-        self._lv.virsh("define", str(file))
 
 
 class LostRecordTest(base.LXCTestCase):
@@ -176,3 +138,17 @@ class PrivilegedAllowedTest(base.LXCTestCase):
         by_cgroup = [each for each in tried if each.way.startswith(_BY_CGROUP)]
         self.assertGreaterEqual(len(by_cgroup), 2)
         self.assertEqual([], [each for each in by_cgroup if each.refused])
+
+
+class StockTest(base.LXCTestCase):
+    """Why these actions are refused: where this fails Nova has learnt them."""
+
+    MACHINE = "cpu-only"
+    # Nova itself gives a container no network namespace, and none starts with id maps and without.
+    UID_MAPS = ()
+
+    def test_stock_nova_ends_in_error(self) -> None:
+        for action in ("suspend", "rescue"):
+            server = self.boot(self.flavor())
+            self.api.post_server_action(server["id"], {action: None})
+            self._wait_for_server_parameter(server, {"status": "ERROR"})

@@ -14,7 +14,8 @@ import nova.privsep.fs
 from nova.conf import CONF
 
 from lab.cloud import guest
-from tests.lxc import base, cloud, place
+from tests.cloud import fixtures as cloud_fixtures
+from tests.lxc import base, place
 
 GPUS = {1, 2}
 
@@ -94,7 +95,7 @@ class LifecycleTest(base.LXCTestCase):
 
     def test_rebuild(self) -> None:
         self.run_inside(self._server, "/bin/sh", "-c", "echo mine >/root/note; sync")
-        self.act(self._server, "rebuild", "ACTIVE", imageRef=cloud.IMAGE)
+        self.act(self._server, "rebuild", "ACTIVE", imageRef=base.IMAGE)
 
         self.assertEqual("", self.run_inside(self._server, "/bin/ls", "/root").stdout)
         self.assertGPUs(self._server, GPUS)
@@ -148,3 +149,74 @@ class TurnsTest(base.LXCTestCase):
         self.assertGPUs(first, every)
         self.assertEqual("mine\n", self.run_inside(first, "/bin/cat", "/root/note").stdout)
         self.assertEqual(0, self.allocated(second))
+
+
+class SameHostTest(base.LXCTestCase):
+    def test_resize_revert_and_confirm(self) -> None:
+        self.flags(allow_resize_to_same_host=True)
+        server = self.boot_with(2)
+        self.assertGPUs(server, {0, 1})
+        four = self.flavor(gpus="= 4")
+
+        self._resize(server, four)
+        self.assertGPUs(server, {4, 5, 6, 7})
+        # Until then the old ones are the instance's as well.
+        self.assertEqual(6, self.usage())
+        self.assertIn("at most 2 free", self.refusal(self.flavor(gpus="= 3")))
+
+        self.act(server, "revertResize", "ACTIVE")
+        self.assertGPUs(server, {0, 1})
+        self.wait_for("the new ones are free", lambda: self.usage() == 2)
+
+        self._resize(server, four)
+        self.act(server, "confirmResize", "ACTIVE")
+        self.assertGPUs(server, {4, 5, 6, 7})
+        self.wait_for("the old ones are free", lambda: self.usage() == 4)
+        self.assertGPUs(self.boot(four), {0, 1, 2, 3})
+
+    def test_resize_down_to_none_and_from_none(self) -> None:
+        self.flags(allow_resize_to_same_host=True)
+        server = self.boot_with(4)
+        used = 4
+        for words, gpus in (({"gpus": "= 2"}, {4, 5}), ({}, set()), ({"gpus": "= 1"}, {0})):
+            self._resize(server, self.flavor(**words))
+            self.assertGPUs(server, gpus)
+            self.assertEqual(used + len(gpus), self.usage())
+            self.act(server, "confirmResize", "ACTIVE")
+            used = len(gpus)
+            self.wait_for("the old ones are free", lambda used=used: self.usage() == used)
+            self.assertGPUs(server, gpus)
+
+    def _resize(self, server: dict[str, Any], flavor: str) -> None:
+        self.act(server, "resize", "VERIFY_RESIZE", flavorRef=flavor)
+
+
+class SnapshotTest(base.LXCTestCase):
+    # An instance's disk goes to Glance, and is no larger than the image then.
+    FLAVOR = {**base.LXCTestCase.FLAVOR, "disk": 0}  # noqa: RUF012
+
+    def set_host_flags(self) -> None:
+        super().set_host_flags()
+        self.useFixture(cloud_fixtures.KeptUploads())
+        self.flags(snapshot_image_format="raw", group="libvirt")
+        self.flags(shelved_offload_time=0)
+
+    def test_paused_saved_and_shelved(self) -> None:
+        server = self.boot_with(2)
+        self.run_inside(server, "/bin/sh", "-c", "echo mine >/root/note; sync")
+        init = guest.init_pid(self._lv, self.domain(server))
+        self.act(server, "pause", "PAUSED")
+        self.assertEqual(2, self.usage())
+        self.act(server, "unpause", "ACTIVE")
+        self.assertGPUs(server, {0, 1})
+        self.act(server, "createImage", "ACTIVE", name="of-it")
+        self.assertEqual(init, guest.init_pid(self._lv, self.domain(server)))
+        self.assertGPUs(server, {0, 1})
+
+        self._shelve_server(server)
+        self.assertEqual((0, 0), (self.usage(), self.allocated(server)))
+        other = self.boot_with(2)
+        self.assertGPUs(other, {0, 1})
+        self._unshelve_server(server)
+        self.assertGPUs(server, {2, 3})
+        self.assertEqual("mine\n", self.run_inside(server, "/bin/cat", "/root/note").stdout)

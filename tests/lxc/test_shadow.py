@@ -26,24 +26,17 @@ import unittest
 from collections.abc import Iterator, Sequence
 
 import oslo_messaging
-import sqlalchemy
-from nova import context as nova_context
 from nova import rpc
-from nova.db.api import api as api_database
-from nova.db.main import api as main_database
 from nova.objects import base as objects_base
-from placement import db_api as placement_database
 
 from lab.cloud import config, leftovers, process, services, settings
 from nova_gpu.conf import CONF
+from tests.cloud import databases
 from tests.cloud import fixtures as cloud_fixtures
 from tests.lxc import base, place
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _TIMEOUT_S = 300
-# What a periodic report of a service writes
-_REPORTED = {"services": {"last_seen_up", "report_count", "updated_at"}}
-
 # strace's name of the calls that have a path or are about sockets, and every other call by which a
 # process changes more than itself and its files' offsets
 _CHANGING = (
@@ -262,7 +255,7 @@ class ShadowTest(base.LXCTestCase):
                 self._expect_only_reads(name, user)
 
     def _expect_only_reads(self, name: str, user: Sequence[str]) -> None:
-        before = self._rows()
+        before = databases.dump(self, ())
         home = self._state / f"home-{name}"
         home.mkdir()
         home.chmod(0o777)
@@ -282,9 +275,7 @@ class ShadowTest(base.LXCTestCase):
 
         self.assertEqual([], traced.changes())
         self._expect_reads(traced.sent())
-        self.assertEqual(
-            {}, {name: rows for name, rows in self._rows().items() if rows != before[name]}
-        )
+        self.assertEqual([], databases.differences(before, databases.dump(self, ())))
 
     def _expect_reads(self, sent: dict[str, bytes]) -> None:
         placement = sent.pop(str(self._server.port))
@@ -304,22 +295,6 @@ class ShadowTest(base.LXCTestCase):
         self.assertEqual({"object_class_action_versions"}, {method for method, _, _ in calls})
         self.assertIn("InstanceList", [name for _, name, _ in calls])
         self.assertEqual([], [call for call in calls if not call[2].startswith("get_")])
-
-    def _rows(self) -> dict[str, list[str]]:
-        """Return every row of Placement's and Nova's databases, without what services report."""
-        engines = {
-            "placement": placement_database.get_placement_engine(),
-            "nova_api": api_database.context_manager.writer.get_engine(),
-        }
-        for name, mapping in self.cell_mappings.items():
-            with nova_context.target_cell(nova_context.get_admin_context(), mapping) as context:
-                manager = main_database.get_context_manager(context)
-                engines[name] = manager.writer.get_engine()
-        return {
-            f"{name}.{table.name}": sorted(_texts(engine, table))
-            for name, engine in engines.items()
-            for table in _tables(engine)
-        }
 
     # What the command is connected to
 
@@ -392,18 +367,3 @@ def _free_ports() -> settings.Ports:
         servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
         rabbitmq, erlang, epmd = (server.getsockname()[1] for server in servers)
         return settings.Ports(rabbitmq=rabbitmq, erlang=erlang, epmd=epmd)
-
-
-def _tables(engine: sqlalchemy.Engine) -> list[sqlalchemy.Table]:
-    metadata = sqlalchemy.MetaData()
-    metadata.reflect(engine)
-    return list(metadata.tables.values())
-
-
-def _texts(engine: sqlalchemy.Engine, table: sqlalchemy.Table) -> Iterator[str]:
-    columns = [
-        column for column in table.columns if column.name not in _REPORTED.get(table.name, ())
-    ]
-    with engine.connect() as connection:
-        for row in connection.execute(sqlalchemy.select(*columns)):
-            yield repr(tuple(row))

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import pathlib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 from typing import Any, ClassVar
@@ -15,7 +17,7 @@ from nova import objects
 from lab.vm import cards
 from tests.cloud import base as cloud_base
 from tests.cloud import databases
-from tests.vfio import base, benches, page
+from tests.vfio import base, benches
 from tests.vfio.host import VFIO_DRIVERS
 
 FIRST, SECOND, THIRD = HOSTS = benches.TRIO.hosts
@@ -33,6 +35,24 @@ _ALIASES = (
 _SOFTLY = "Instance soft rebooted successfully"
 _ON_THE_WAY = ("resize_migrating", "resize_migrated", "resize_finish")
 _PERIODS = 3
+_CONFIGURATION = "/etc/nova/nova.conf"
+_PAGE = pathlib.Path(__file__).parents[2] / "doc/source/admin/migrating.rst"
+_PROMPT = "root@compute# "
+
+
+def commands(title: str) -> tuple[list[str], list[str]]:
+    """Return what a section of the page has an operator type: until tomorrow, and from then on."""
+    _, _, section = _PAGE.read_text().partition(f"\n{title}\n---")
+    block = re.search(r"::\n\n((?:   .*\n)+)", section)
+    assert block is not None
+    lines = [line.strip().removeprefix(_PROMPT) for line in block[1].splitlines()]
+    (tomorrow,) = (number for number, line in enumerate(lines) if line.endswith("# tomorrow"))
+    return _split(lines[:tomorrow]), _split(lines[tomorrow:])
+
+
+def _split(lines: list[str]) -> list[str]:
+    texts = (line.partition("#")[0].strip() for line in lines)
+    return [command for text in texts for command in text.split(" && ")]
 
 
 class TakeoverTestCase(base.VFIOTestCase):
@@ -117,7 +137,7 @@ class TakeoverTestCase(base.VFIOTestCase):
 
     def type(self, host: str, commands: Sequence[str]) -> None:
         """Do what is typed on a host, where no guest notices any of it."""
-        files: dict[str, str] = {page.CONFIGURATION: self.drivers[host]}
+        files: dict[str, str] = {_CONFIGURATION: self.drivers[host]}
         guests = self.kept[host].guests()
         for command in commands:
             self._do(host, command.split(), files)
@@ -139,7 +159,7 @@ class TakeoverTestCase(base.VFIOTestCase):
                 self.assertEqual(0, status, f"{host}: {arguments}: {output}")
             case _:
                 self.assertEqual(["pip", "install"], words[:2])  # nova-gpu is there
-        self.drivers[host] = files[page.CONFIGURATION]
+        self.drivers[host] = files[_CONFIGURATION]
 
     @contextlib.contextmanager
     def only(self, host: str) -> Iterator[None]:

@@ -17,7 +17,7 @@ from lab.vm import cards
 from tests.cloud import databases, takeover
 from tests.takeover import base
 from tests.takeover.base import ALIAS, FIRST, HOSTS, SECOND, THIRD, TYPE
-from tests.vfio import page
+from tests.vfio.host import HOST_DRIVERS
 
 _BOUND = (SECOND, THIRD)
 _CARD = cards.WHOLE[0]
@@ -76,7 +76,7 @@ class ThereAndBackTest(base.TakeoverTestCase):
         self.assertEqual(10, len(self.servers))
         self.assertStocks()
         self.look()
-        tonight, tomorrow = page.commands("Try it tonight")
+        tonight, tomorrow = base.commands("Try it tonight")
         before, shown = self.dump(), self.shown()
 
         self.on_each_host(tonight)
@@ -89,11 +89,14 @@ class ThereAndBackTest(base.TakeoverTestCase):
         self.assertStocks()
         self.assertEqual([], databases.differences(before, self.dump(), _REMAINS))
         self.assertEqual(shown, self.shown())
+        self.perform("reboot", "ACTIVE", "both", type="HARD")
+        self.seen("both")
 
         self.on_each_host(tonight)
         targets = {"single": THIRD, "vgpu": FIRST}
         self.use(_CARD_OF_OURS, _VGPU_OF_OURS, deleted="network", targets=targets)
         self.assertOurs()
+        self.end_guest_that_libvirt_bound()
 
         # Where two of them are now
         self.specs[THIRD] = cards.WHOLE
@@ -102,11 +105,25 @@ class ThereAndBackTest(base.TakeoverTestCase):
         self.assertStocks()
         # Nova 34 refuses to evacuate one with a mediated device: it looks for the old host's
         # provider too (LibvirtDriver._allocate_mdevs).
-        self.use(_STOCK_CARD, _STOCK_VGPU, deleted="both", targets={"single": SECOND})
+        self.use(_STOCK_CARD, _STOCK_VGPU, deleted="third plain", targets={"single": SECOND})
         self.assertStocks()
         for name in list(self.servers):
             self.cloud.delete(self.servers.pop(name))
         self.together(self.assertBound, _BOUND)
+
+    def end_guest_that_libvirt_bound(self) -> None:
+        """Use and delete it: libvirt returns its card to the host's drivers, reset."""
+        server = self.servers["both"]
+        self.seen("both")
+        self.reset(server)
+        self.reboot_softly("both")
+        self.assertHave()
+        self.remove("both")
+        self.offer(cards.PRODUCT_ID, len(cards.WHOLE) * len(HOSTS))
+        self.assertEqual(HOST_DRIVERS, self.host.drivers(_CARD))
+        proof = json.loads(self.host.proof(_CARD))
+        self.assertEqual(server["id"], proof["after"])
+        self.assertIn("reset", proof["by"])
 
     def look(self) -> None:
         """Look before the takeover, which finds nothing in the way."""
@@ -135,7 +152,7 @@ class ThereAndBackTest(base.TakeoverTestCase):
         """Do with the instances all that their owners and operators do.
 
         :param card: the properties of a flavor with a card, *vgpu* with a vGPU
-        :param deleted: gives the card up without which the other one's host has no free card
+        :param deleted: with nova-gpu it gives up a card, as the other one's host needs a free one
         :param targets: where those go that are evacuated, one after the other
         """
         used = ("single", "vgpu")
@@ -176,6 +193,10 @@ class ThereAndBackTest(base.TakeoverTestCase):
         for host in HOSTS:
             status, output = self.cloud.command("verify", host=host)
             self.assertEqual(0, status, output)
+            # libvirt makes none of their mediated devices when the host boots.
+            kept = self.kept[host].kept().items()
+            lasting = [value for place, value in kept if place.endswith(".persistent")]
+            self.assertNotIn("1", lasting)
 
     def assertStocks(self) -> None:
         """Check that stock Nova has the cards of each instance, and nothing is nova-gpu's."""

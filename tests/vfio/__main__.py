@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """``python -m tests.vfio [-k PATTERN]``: Nova with its nova-compute in a VM with vfio and cards.
 
-Run as root. It builds the VM where it is not there yet, boots one for each part of the tests, and
-prints stestr's lines, or ends with 77 after a line ``SKIP: reason`` where this machine
-can run no such VM. Where a VM's own kernel panicked it is booted again for the tests that are left.
+Run as root. It builds the VM where it is not there yet, boots it, and prints stestr's lines, or
+ends with 77 after a line ``SKIP: reason`` where this machine can run no such VM. Where a VM's own
+kernel panicked it is booted again for the tests that are left.
 """
 
 from __future__ import annotations
@@ -16,14 +16,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from concurrent import futures
 
 from lab import packages
 from lab.cloud import steps
 from lab.vm import boot
-from tests.vfio import benches, outside, progress, tally
+from tests.vfio import benches, outside, progress
 from tests.vfio import place as tests_place
 from tools import outcomes
 
@@ -38,11 +36,7 @@ def main() -> int:
         metavar="FOLDER",
         help=f"in the same VMs; default: {' '.join(tests_place.TESTS)}",
     )
-    parser.add_argument("--rounds", type=int, default=1, help="instances made and deleted in a row")
-    parser.add_argument("--limit-s", type=float, default=2100)
-    parser.add_argument(
-        "--vms", type=int, choices=(1, 2), default=2, help="one costs less, two are faster"
-    )
+    parser.add_argument("--limit-s", type=float, default=3600)
     parser.add_argument("--out", type=pathlib.Path, help="keep the logs there")
     arguments = parser.parse_args()
     try:
@@ -72,95 +66,37 @@ def main() -> int:
 
 
 def _run(out: pathlib.Path, arguments: argparse.Namespace) -> bool:
-    """In as many VMs as asked for: a VM has one processor. One has the tests first that need no
-    cloud.
-    """
-    started = time.monotonic()
-    stop = threading.Event()
-
-    def end(number: int, frame: object) -> None:
-        stop.set()
-        sys.exit(128 + number)
-
-    def run(part: str) -> tally.Tally:
-        return _run_part(out / part, arguments, stop)
-
-    signal.signal(signal.SIGTERM, end)
-    parts = progress.PARTS[-arguments.vms :]
-    with futures.ThreadPoolExecutor(len(parts)) as pool:
-        running = {part: pool.submit(run, part) for part in parts}
-        try:
-            tallies = {part: each.result() for part, each in running.items()}
-        finally:
-            stop.set()
-    said = tally.closing(list(tallies.values()), time.monotonic() - started)
-    print("\n".join(["", *said]), flush=True)
-    for part, each in tallies.items():
-        stderr = out / part / tests_place.STDERR
-        if not each.passed and stderr.exists():
-            print("\n".join(stderr.read_text().splitlines()[-20:]), file=sys.stderr)
-    ran = sum(each.ran for each in tallies.values())
-    return ran > 0 and all(each.passed for each in tallies.values())
+    began, lost = time.monotonic(), list[boot.Boot]()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    while not (last := _once(out, arguments, began)).is_valid and len(lost) < boot.RETRIES:
+        lost.append(last)
+    ended, failed = progress.counts(out)
+    lines = [f"\nVM retried: {each.end.value} {each.reason}" for each in lost]
+    if last.status is None:
+        ended, failed = ended + 1, failed + 1
+        lines += ["{0} the VM ... FAILED", f"{last.end.value} {last.reason}".rstrip()]
+    print("\n".join([*lines, f"Ran {ended} tests in {time.monotonic() - began:.3f}s"]), flush=True)
+    passed = last.status == 0 and ended > 0 and not failed
+    if not passed and (stderr := out / tests_place.STDERR).exists():
+        print("\n".join(stderr.read_text().splitlines()[-20:]), file=sys.stderr)
+    return passed
 
 
-def _show(text: str) -> None:
-    # Written at once, for the other part writes as well.
-    sys.stdout.write(text)
-    sys.stdout.flush()
-
-
-def _run_part(
-    out: pathlib.Path, arguments: argparse.Namespace, stop: threading.Event
-) -> tally.Tally:
-    out.mkdir()
-    counted = tally.Tally()
-    deadline = time.monotonic() + arguments.limit_s
-    for attempt in range(boot.RETRIES + 1):
-        counted.last = _once(out, arguments, stop, deadline, counted)
-        if counted.last.is_valid or attempt == boot.RETRIES:
-            break
-        _show(counted.lose(counted.last))
-    return counted
-
-
-def _once(
-    out: pathlib.Path,
-    arguments: argparse.Namespace,
-    stop: threading.Event,
-    deadline: float,
-    counted: tally.Tally,
-) -> boot.Boot:
+def _once(out: pathlib.Path, arguments: argparse.Namespace, began: float) -> boot.Boot:
     argv = [sys.executable, "-W", "ignore", "-m", "tests.vfio.outside", str(out)]
     argv += [os.pathsep.join(arguments.tests), *arguments.patterns]
     started = time.monotonic()
     with (out / tests_place.STDERR).open("ab") as stderr:
-        child = subprocess.Popen(
-            [*boot.TIED, *argv],
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            text=True,
-            env={**os.environ, "ROUNDS": str(arguments.rounds)},
-        )
-        reader = threading.Thread(target=_read, args=(child, counted))
-        reader.start()
-        while child.poll() is None and time.monotonic() < deadline and not stop.is_set():
-            time.sleep(0.2)
-        is_up = child.poll() is None
+        child = subprocess.Popen([*boot.TIED, *argv], stderr=stderr)
+    try:
+        status = child.wait(began + arguments.limit_s - started)
+    except subprocess.TimeoutExpired:
         child.kill()
         child.wait()
-        reader.join()
-    seconds = time.monotonic() - started
-    if is_up:
-        return boot.Boot(boot.End.LIMIT, None, seconds)
-    if child.returncode == outside.LOST:
+        return boot.Boot(boot.End.LIMIT, None, time.monotonic() - started)
+    if status == outside.LOST:
         return outside.lost(out)
-    return boot.Boot(boot.End.EXIT, child.returncode, seconds)
-
-
-def _read(child: subprocess.Popen[str], counted: tally.Tally) -> None:
-    assert child.stdout
-    for line in child.stdout:
-        _show(counted.read(line))
+    return boot.Boot(boot.End.EXIT, status, time.monotonic() - started)
 
 
 if __name__ == "__main__":

@@ -13,18 +13,25 @@ import os
 import signal
 import sys
 import traceback
+import unittest
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import connection
-from typing import Any, TextIO
+from typing import Any, NoReturn, TextIO
+from unittest import mock
 
 from tests.cloud import compute, process, running, wire  # before anything else of Nova
 
 # isort: split
 
 import nova.privsep.qemu
-from nova import config
+from nova import config, rpc
 
-from tests.vfio import commands, containers, images, inside, place
+from nova_gpu.cmd import gpu
+from nova_gpu.conf import CONF
+from tests.vfio import containers, images, place, progress
+
+# What a command of nova-gpu has printed
+_OUTPUT = place.STATE / "command.log"
 
 
 class Agent:
@@ -89,7 +96,7 @@ class Agent:
     def _begin_command(self, configuration: str, words: Sequence[str]) -> None:
         """Begin a command of nova-gpu, which talks to the cloud as nova-compute does."""
         place.CONFIGURATION.write_text(configuration)
-        self._command = process.fork(lambda: commands.run(words, self._connect))
+        self._command = process.fork(lambda: _run_command(words, self._connect))
 
     def _has_command(self) -> bool:
         assert self._command is not None
@@ -99,7 +106,26 @@ class Agent:
         """Wait for the command, and return its exit status and what it has printed."""
         assert self._command is not None
         _, status = os.waitpid(self._command, 0)
-        return os.waitstatus_to_exitcode(status), commands.OUTPUT.read_text()
+        return os.waitstatus_to_exitcode(status), _OUTPUT.read_text()
+
+
+def _run_command(
+    words: Sequence[str], connect: Callable[[], connection.Connection[Any, Any]]
+) -> NoReturn:
+    """Run ``nova-gpu`` with these *words* and nova-compute's options, and end this process.
+
+    :param connect: opens the stream that stands in for a broker
+    """
+    file = os.open(_OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for number in (1, 2):
+        os.dup2(file, number)
+    compute.join_bus(connect(), {})
+    CONF.clear()  # of what the process that was forked had read
+    with mock.patch.object(rpc, "init"):  # there is no broker
+        status = gpu.main(["nova-gpu", "--config-file", str(place.CONFIGURATION), *words])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def _call(module: str, name: str, *arguments: Any) -> Any:
@@ -113,8 +139,15 @@ def _spare_the_processor() -> None:
 
 
 def _run_before(tests: Sequence[str], stream: TextIO) -> None:
-    """In a process of their own: what they change of it nova-compute does not inherit."""
-    _, status = os.waitpid(process.fork(lambda: inside.run(tests, stream)), 0)
+    """Run the tests with these ids.
+
+    In a process of their own: what they change of it nova-compute does not inherit. Which are left
+    is known outside: to find out, all of them and so the cloud's side of Nova would have to be
+    imported, by an emulated processor.
+    """
+    result = progress.Result(stream, place.LOG.parent, lambda: None)
+    load = unittest.TestLoader().loadTestsFromNames
+    _, status = os.waitpid(process.fork(lambda: load(tests).run(result)), 0)
     if status:
         sys.exit("the tests that need no cloud came to no end")
 

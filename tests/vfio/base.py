@@ -29,7 +29,9 @@ _PLACE = re.compile(r"^guest: place (\S+/(\S+)) (-?\d+)\r?$", re.MULTILINE)
 # Else QEMU maps the cards' memory into the guest's, for which the kernel of the VM, whose IOMMU is
 # emulated, takes a minute and a half where it is 8 GiB.
 _UNMAPPED = "-global vfio-pci.x-no-mmap=on"
-_TREE = "2321"  # of host.become_tree
+# What cards of the tree say that they are: an H100 without a board
+_TREE = "2321"
+_H100_NVL = {"class": "0x030200", "vendor": "0x10de", "device": f"0x{_TREE}"}
 _MOST_PERIODS = 20
 
 
@@ -132,10 +134,15 @@ class VFIOTestCase(unittest.TestCase):
 
     # The host
 
+    def pretend(self, attributes: Mapping[str, str], *addresses: str) -> None:
+        """Let functions say these things of themselves in sysfs, until the test ends."""
+        for address in addresses:
+            self.host.pretend(address, attributes)
+            self.addCleanup(self.host.own_up, address, list(attributes))
+
     def become_tree(self, held: Sequence[str]) -> None:
-        """Until the test ends these are cards, with nothing mapped into a guest that has them."""
-        self.addCleanup(self.host.be_no_tree, held)
-        self.host.become_tree(held)
+        """Let these be cards until the test ends, of which nothing is mapped into a guest."""
+        self.pretend(_H100_NVL, *held)
         self.addCleanup(self.host.tell_qemu)
         self.host.tell_qemu(_UNMAPPED)
         self.addCleanup(self.cloud._delete_everything)

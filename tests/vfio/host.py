@@ -17,7 +17,6 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 
 import nova_gpu.privsep.vfio
-from lab.vm import cards as pci_cards
 from lab.vm import modules
 from nova_gpu.cmd import cards, topology
 from nova_gpu.cmd import quarantine as release_command
@@ -42,18 +41,6 @@ _NVIDIAS = {"class": "0x030200", "vendor": "0x10de", "device": "0x26b1"}
 _NVIDIA = "nvidia"
 _PARAMETERS = pathlib.Path("/sys/module", modules.FUNCTIONS.stem, "parameters")
 _SRIOV_MANAGE = pathlib.Path("/run/lab/sriov-manage.sh")
-
-# The modules of an HGX H100, one of its NVSwitches, and what QEMU's devices in their place are
-_H100 = {"class": "0x030200", "vendor": "0x10de", "device": "0x2330"}
-_NVSWITCH = {"class": "0x068000", "vendor": "0x10de", "device": "0x22a3"}
-_BOARDS_OWN = "1b36 0011"
-
-# What a guest with cards of the tree can be given: H100 NVL
-_H100_NVL = {**_H100, "device": "0x2321"}
-# A Tesla P100, the first device on the VM's own root, and what Linux knows of those of Ice Lake
-_P100 = {"device": "0x15f8"}
-_ROOT = "0000:00:00.0"
-_PASSING = {"device": "0x09a2"}
 
 
 def functions(card: str) -> list[str]:
@@ -82,22 +69,9 @@ def group(address: str) -> int:
     return int(os.path.basename(os.readlink(_DEVICES / address / "iommu_group")))
 
 
-def group_members(address: str) -> list[str]:
-    return sorted(os.listdir(_DEVICES / address / "iommu_group" / "devices"))
-
-
-def class_code(address: str) -> int:
-    return int((_DEVICES / address / "class").read_text(), 16)
-
-
 def open_groups() -> list[str]:
     """The groups that vfio has, by the names of their nodes."""
     return sorted(path.name for path in pathlib.Path("/dev/vfio").iterdir() if path.name != "vfio")
-
-
-def vfio_devices(address: str) -> list[str]:
-    """What the kernel makes of class vfio-dev for a function that a driver of VFIO's has."""
-    return sorted(path.name for path in (_DEVICES / address).glob("vfio-dev/*"))
 
 
 def unbind(address: str) -> None:
@@ -174,46 +148,9 @@ def be_own_again(address: str) -> None:
     unload(modules.FUNCTIONS.stem)
 
 
-def become_board() -> None:
-    """Until :func:`be_no_board` the cards of :data:`cards.BOARD` are NVIDIA's, with its driver."""
-    for address in pci_cards.BOARD:
-        pretend(address, _H100)
-    pretend(pci_cards.NETWORK, _NVSWITCH)
-    load(modules.FUNCTIONS.stem)
-    (_DEVICES.parent / "drivers" / _NVIDIA / "new_id").write_text(_BOARDS_OWN)
-
-
-def be_no_board() -> None:
-    unload(modules.FUNCTIONS.stem)
-    for address in pci_cards.BOARD:
-        own_up(address, _H100)
-    own_up(pci_cards.NETWORK, _NVSWITCH)
-
-
-def become_tree(addresses: Iterable[str]) -> None:
-    """Until :func:`be_no_tree` these of :data:`cards.LARGE` and :data:`cards.BOARD` are cards of a
-    product without a board."""
-    for address in addresses:
-        pretend(address, _H100_NVL)
-
-
-def be_no_tree(addresses: Iterable[str]) -> None:
-    for address in addresses:
-        own_up(address, _H100_NVL)
-
-
-def become_peers() -> None:
-    """Until :func:`be_no_peers` the cards of :data:`cards.WHOLE` are some that NVIDIA's driver has
-    reach each other, on a root of which Linux knows that it passes that on."""
-    for address in pci_cards.WHOLE:
-        pretend(address, _P100)
-    pretend(_ROOT, _PASSING)
-
-
-def be_no_peers() -> None:
-    for address in pci_cards.WHOLE:
-        own_up(address, _P100)
-    own_up(_ROOT, _PASSING)
+def drive(ids: str) -> None:
+    """What is NVIDIA's driver here has devices with these ids from now on, until it is unloaded."""
+    (_DEVICES.parent / "drivers" / _NVIDIA / "new_id").write_text(ids)
 
 
 def place_of(address: str) -> tuple[str, int]:

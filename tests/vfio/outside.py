@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m tests.vfio.outside OUT FOLDERS [PATTERN ...]``: the tests of a part, with its VMs.
+"""``python -m tests.vfio.outside OUT FOLDERS [PATTERN ...]``: the tests that are left, with VMs.
 
 Those that need a cloud run here, with all of Nova but nova-compute, which runs in a VM. The others
 run there, before. It ends with :data:`LOST` where a VM did before the tests.
@@ -13,6 +13,7 @@ import os
 import pathlib
 import sys
 import threading
+import unittest
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -103,25 +104,17 @@ def main() -> int:
 
     out, patterns = pathlib.Path(sys.argv[1]), sys.argv[3:]
     folders = sys.argv[2].split(os.pathsep)
-    part, bench = out.name, benches.of(folders)
-    # A part has one processor busy, and so have two VMs.
-    if part != progress.CLOUD and len(bench.hosts) > 1:
+    bench = benches.of(folders)
+    left = progress.left(folders, patterns, out)
+    if not (left.of_host or left.of_cloud):
         return 0
-    left = progress.left(part, folders, patterns, out)
-    # The other one runs a single test before this one is up.
-    if not left.of_host and len(left.of_cloud) < (1 if part == progress.CLOUD else 2):
-        return 0
-    if part == progress.CLOUD and left.of_cloud:
-        progress.begin(left.of_cloud[0], part, out)
 
     def work(booted: Mapping[str, cloud.VM]) -> int:
         result = progress.Result(stream, out, lambda: _expect_alive(booted))
-        tests = progress.left(part, folders, patterns, out).of_cloud
-        if tests:
-            failed = cloud.run(lambda: progress.run(tests, result, part, out), booted, bench.sample)
-            for text in failed:
+        if left.of_cloud:
+            tests = unittest.TestSuite(left.of_cloud)
+            for text in cloud.run(lambda: tests.run(result), booted, bench.sample):
                 result.cloud_failed(text)
-        stream.flush()
         return 0 if result.wasSuccessful() else 1
 
     def show(text: str) -> None:

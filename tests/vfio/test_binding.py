@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The privileged functions that take a card from the host's drivers and give it back."""
+"""The privileged functions that take a card from the host's drivers, reset and return it."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import io
 import os
 import pathlib
+import re
+import subprocess
 import tempfile
 import time
 import unittest
@@ -14,6 +19,7 @@ import nova.privsep
 from nova.conf import CONF
 from oslo_config import fixture as config_fixture
 
+import nova_gpu.privsep.cleaning
 import nova_gpu.privsep.vfio
 from lab.vm import cards
 from nova_gpu.cmd import host_check
@@ -23,16 +29,20 @@ from tests.vfio import host
 
 # What hangs ends never; what does not may take its time on a busy machine.
 _GENEROUS_S = 300
+_DOCUMENTED = pathlib.Path(__file__).parents[2] / "doc/source/admin/host-check"
 
 
-class BindingTest(unittest.TestCase):
+class _CardTestCase(unittest.TestCase):
     def setUp(self) -> None:
         self.card = cards.WHOLE[1]
         # The tests are root and may do everything.
         self.enterContext(mock.patch.object(nova.privsep.sys_admin_pctxt, "client_mode", False))
         folder = self.enterContext(tempfile.TemporaryDirectory())
-        self.enterContext(config_fixture.Config(CONF)).config(state_path=folder)
+        self.config = self.enterContext(config_fixture.Config(CONF)).config
+        self.config(state_path=folder)
 
+
+class BindingTest(_CardTestCase):
     def test_there_and_back(self) -> None:
         for _ in range(2):
             for _ in range(2):  # done already: nothing to do
@@ -87,7 +97,7 @@ class BindingTest(unittest.TestCase):
     def test_a_driver_that_does_not_let_go(self) -> None:
         """A device that was taken from its group is named by no node: nobody can see who has it."""
         nova_gpu.privsep.vfio.give_to_guests(self.card)
-        self.enterContext(config_fixture.Config(CONF)).config(group="gpu", bind_timeout=3)
+        self.config(group="gpu", bind_timeout=3)
         with host.device_open(self.card):
             for limit in (" within 3 s", ""):
                 started = time.monotonic()
@@ -115,3 +125,63 @@ class BindingTest(unittest.TestCase):
                 if time.monotonic() > ends:
                     raise
                 time.sleep(0.1)
+
+
+class ResetTest(_CardTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        nova_gpu.privsep.vfio.give_to_guests(self.card)
+        self.addCleanup(self._give_back)
+
+    def _give_back(self) -> None:
+        nova_gpu.privsep.vfio.give_to_host(self.card)
+        self.assertEqual(host.HOST_DRIVERS, host.drivers(self.card))
+
+    def test_with_its_bus(self) -> None:
+        """The kernel lists its file's method, but refuses it for a card of two functions."""
+        function = pathlib.Path("/sys/bus/pci/devices") / self.card
+        self.assertEqual("bus", (function / "reset_method").read_text().strip())
+        with self.assertRaises(OSError) as caught:
+            (function / "reset").write_text("1")
+        self.assertEqual(errno.ENOTTY, caught.exception.errno)
+        for _ in range(2):
+            nova_gpu.privsep.cleaning.reset(self.card)
+        self.assertEqual(host.VFIO_DRIVERS, host.drivers(self.card))
+
+    def test_not_what_the_host_has(self) -> None:
+        """Nothing is reset that is not all with VFIO."""
+        nova_gpu.privsep.vfio.give_to_host(self.card)
+        with self.assertRaisesRegex(exception.NotClean, "the reset of its bus by VFIO"):
+            nova_gpu.privsep.cleaning.reset(self.card)
+        self.assertEqual(host.HOST_DRIVERS, host.drivers(self.card))
+
+
+class CheckTest(_CardTestCase):
+    def test_documentation(self) -> None:
+        """What doc/ shows is what ``nova-gpu host check`` prints."""
+        self.config(group="gpu", addresses=[self.card])
+        self.config(group="libvirt", virt_type="kvm")
+        self.assertPrinted("unbound", 0)
+        (node,) = pathlib.Path("/dev/dri/by-path").glob(f"pci-{self.card}-card")
+        with node.open() as file:
+            process = subprocess.Popen(["sleep", "600"], pass_fds=[file.fileno()])
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        self.assertPrinted("busy", 1)
+        process.kill()
+        process.communicate()
+        for function in host.functions(self.card):
+            host.bind(function, "vfio-pci")
+            self.addCleanup(host.bind, function, "")
+        self.assertPrinted("prepared", 0)
+
+    def assertPrinted(self, name: str, status: int) -> None:
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
+            found = host_check.main(discovery.Discovery(), pathlib.Path("/"), as_json=False)
+        self.assertEqual(status, found)
+        printed, shown = (
+            re.sub(r"\(pid \d+\)", "(pid N)", text)
+            for text in (output.getvalue(), (_DOCUMENTED / f"{name}.txt").read_text())
+        )
+        self.assertEqual(shown, printed)

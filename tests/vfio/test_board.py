@@ -13,12 +13,16 @@ import re
 import shutil
 from typing import Any
 
-from lab.vm import cards
+from lab.vm import cards, modules
 from tests.cloud import wire
 from tests.fixtures import nvfm, nvml, partitions
 from tests.vfio import base, place
 
 SEEN = "1b36:0011 088000"
+# A module of an HGX H100, one of its NVSwitches, and what QEMU's devices in their place are
+_H100 = {"class": "0x030200", "vendor": "0x10de", "device": "0x2330"}
+_NVSWITCH = {"class": "0x068000", "vendor": "0x10de", "device": "0x22a3"}
+_OWN = "1b36 0011"
 # In the order of their addresses, as on the board whose modules are published
 MODULES = dict(
     zip(cards.BOARD, (partitions.MODULES[each] for each in sorted(partitions.MODULES)), strict=True)
@@ -37,8 +41,12 @@ class BoardTest(base.VFIOTestCase):
         library = self.enterContext(nvml.Library(*partitions.nvml_cards(MODULES), below=out))
         self.manager = self.enterContext(nvfm.FabricManager(partitions.H100, below=out))
         self.tell({**library.environment, **self.manager.environment}, out)
-        self.addCleanup(self.host.be_no_board)
-        self.host.become_board()
+        self.pretend(_H100, *cards.BOARD)
+        self.pretend(_NVSWITCH, cards.NETWORK)
+        driver = modules.FUNCTIONS.stem
+        self.addCleanup(self.host.unload, driver)
+        self.host.load(driver)
+        self.host.drive(_OWN)
         self.addCleanup(self.cloud._delete_everything)
         self.cloud.flags(product_ids=["10de:2330"], group="gpu")
         self.cloud.restart_compute()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes wrong beside an instance, or under it: an error that names the card, and an inventory
-that is right before, meanwhile and afterwards."""
+"""What goes wrong beside an instance, or under it, and cards that no guest can be given: an error
+that names the card, and an inventory that is right before, meanwhile and afterwards."""
 
 from __future__ import annotations
 
@@ -16,18 +16,6 @@ class FaultsTest(base.VFIOTestCase):
         found = {"used": self.used(), "reserved": inventory["reserved"]}
         self.assertEqual({"used": used, "reserved": reserved}, found)
         self.assertEqual(len(cards.WHOLE), inventory["total"])
-
-    def test_free_card_that_leaves_the_bus(self) -> None:
-        self.addCleanup(self.bring_back, SECOND)
-        for function in self.host.functions(SECOND):
-            self.host.remove(function)
-        self.cloud.wait_for("the card is gone", lambda: not self.host.functions(SECOND))
-        self.cloud._run_periodics()
-        self.assertIn("at most 1 free", self.cloud.refusal(self.cloud.flavor(gpus="2")))
-        self.assertCounts(used=0, reserved=1)
-        self.bring_back(SECOND)
-        self.offer(cards.PRODUCT_ID, len(cards.WHOLE))
-        self.assertCounts(used=0, reserved=0)
 
     def test_process_of_the_host_that_has_a_card_open(self) -> None:
         pid = self.host.open_node(FIRST)
@@ -62,3 +50,45 @@ class FaultsTest(base.VFIOTestCase):
         self.assertEqual(0, self.host.release(FIRST))
         self.offer(cards.PRODUCT_ID, len(cards.WHOLE))
         self.assertCounts(used=0, reserved=0)
+
+
+class NotOfferedTest(base.VFIOTestCase):
+    def test_strangers_in_the_group(self) -> None:
+        """Behind a bridge, and beside one on ports without access control."""
+        self.offer(cards.PRODUCT_ID, len(cards.WHOLE))
+        self.assertEqual(len(cards.WHOLE), self.inventory()["total"])
+        self.assertEqual(0, self.inventory()["reserved"])
+        listed = self.host.listed()
+        for card, stranger in (
+            (cards.BEHIND_BRIDGE, cards.ON_BRIDGE),
+            (cards.WITH_STRANGER, cards.STRANGER),
+        ):
+            (line,) = (each for each in listed if each.startswith(f"{card}: "))
+            self.assertIn(stranger, line)
+
+        self.assertRegex(self.cloud.refusal(self.cloud.flavor(gpus="3")), r"\b2\b")
+
+
+class InUseTest(base.VFIOTestCase):
+    def test_group_held_by_another_process(self) -> None:
+        """vfio lets one process have a group: another host is tried, and what QEMU says of it is
+        told in our words."""
+        card = cards.WHOLE[0]
+        self.offer(cards.PRODUCT_ID, len(cards.WHOLE))
+        self.host.hold(card)
+        try:
+            refused = self.cloud.boot(self.cloud.flavor(gpus="= 2"), expected_state="ERROR")
+            fault = self.cloud.fault(refused)
+            self.cloud.delete(refused)
+        finally:
+            self.host.let_go(card)
+        self.assertIn("retries", fault)
+        reason = f"GPU {card} cannot be given: another process of the host has it open"
+        self.assertIn(reason, self.cloud.compute_log())
+        self.assertEqual(0, self.used())
+        self.assertEqual(host.HOST_DRIVERS, self.host.drivers(cards.WHOLE[1]))
+        # What that process did with it nobody knows.
+        self.assertEqual([card], self.host.quarantined())
+        self.assertEqual(0, self.host.release(card))
+        self.offer(cards.PRODUCT_ID, len(cards.WHOLE))
+        self.assertEqual(0, self.inventory()["reserved"])

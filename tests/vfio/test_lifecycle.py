@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A guest keeps its cards, and the host keeps its hands off them, until the instance is deleted."""
+"""From a flavor to a guest with whole cards, which it keeps until it is deleted, and back."""
 
 from __future__ import annotations
 
@@ -9,6 +9,40 @@ from lab.vm import cards
 from tests.vfio import base, host
 
 FIRST, SECOND = cards.WHOLE
+
+
+class CardsTest(base.VFIOTestCase):
+    def test_both_functions_and_back(self) -> None:
+        flavor = self.cloud.flavor(gpus="= 1", gpu_arch="s== fermi", hypervisor="s== QEMU")
+        server = self.cloud.boot(flavor)
+        seen = {"0000:01:00.0": base.DISPLAY, "0000:01:00.1": base.AUDIO}
+        self.assertEqual(seen, self.seen_in(server))
+        self.assertEqual(self.host.functions(FIRST), self.hostdevs(server))
+        self.assertEqual(host.VFIO_DRIVERS, self.host.drivers(FIRST))
+        self.assertEqual(host.HOST_DRIVERS, self.host.drivers(SECOND))
+        self.assertEqual(1, self.used())
+
+        self.cloud.delete(server)
+        self.assertEqual(host.HOST_DRIVERS, self.host.drivers(FIRST))
+        self.assertEqual([None, None], self.host.overrides(FIRST))
+        self.assertEqual([], self.host.open_groups())
+        self.assertEqual([], self.domains())
+        self.assertEqual(0, self.used())
+
+    def test_two_cards(self) -> None:
+        """Both are on one root of the host: in the guest on an expander with the last bus numbers,
+        its own and one behind each port."""
+        words = {"gpus": "= 2", "gpu:guest_topology": "required"}
+        server = self.cloud.boot(self.cloud.flavor(**words))
+        expected = {
+            f"0000:{bus}:00.{function}": kind
+            for bus in ("fe", "ff")
+            for function, kind in enumerate((base.DISPLAY, base.AUDIO))
+        }
+        self.assertEqual(expected, self.seen_in(server))
+        held = [function for card in cards.WHOLE for function in self.host.functions(card)]
+        self.assertEqual(held, self.hostdevs(server))
+        self.assertEqual(2, self.used())
 
 
 class LifecycleTest(base.VFIOTestCase):

@@ -7,21 +7,18 @@ starts no guest with them, that of Debian 13 does. Nova's guests with them are i
 
 from __future__ import annotations
 
-import pathlib
 import subprocess
-import tempfile
 import unittest
 
 from lab.vm import cards
 from nova_gpu.cmd import this_host
 from nova_gpu.core import exception
 from nova_gpu.core.model import PciAddress
-from nova_gpu.core.vgpu.vgpu import Kind, Slot
+from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vgpu import slots, sriov, virtual_functions
 from nova_gpu.virt.delivery import typed_function
-from nova_gpu.virt.health import failed_starts
 from nova_gpu.virt.inventory import discovery
 from tests.vfio import host
 
@@ -85,33 +82,9 @@ class TypedFunctionsTest(unittest.TestCase):
         slots.make(Slot(one, IN_MIG_MODE, 0), _UUID, self.roots, _GENEROUS_S)
         self.assertRefused(Slot(other, IN_MIG_MODE, 0), slots.NOT_LISTED)
         # NVIDIA's program takes them with the functions, and leaves the mode.
-        self.enable_anew()
+        for verb in ("-d", "-e"):
+            host.sriov_manage(verb, cards.DIVIDED)
         self.assertEqual("0", host.parameter("gpu_instances"))
-
-    def test_gpu_instances_are_spared(self) -> None:
-        """So it is not called for a card that has some."""
-        host.sriov_manage("-d", cards.DIVIDED)
-        host.set_parameter("gpu_instances", "2")
-        with self.assertRaises(exception.DeviceUnavailable) as raised:
-            virtual_functions.enable(self.card, 2, self.roots, _GENEROUS_S)
-        self.assertIn("sriov-manage would remove its GPU instances", str(raised.exception))
-        self.assertEqual(("2", []), (host.parameter("gpu_instances"), host.parts(cards.DIVIDED)))
-        host.set_parameter("gpu_instances", "0")
-        virtual_functions.enable(self.card, 2, self.roots, _GENEROUS_S)
-        self.assertEqual(2, len(host.parts(cards.DIVIDED)))
-
-    def test_functions_that_were_enabled_anew_are_others(self) -> None:
-        path = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()), "failed")
-        starts = failed_starts.FailedStarts(path, self.roots)
-        for _ in range(failed_starts.MOST):
-            function = self.functions[0]
-            starts.failed(Kind.TYPED, function, "", OSError("of no use"), is_its_own=True)
-        starts.look()
-        self.assertEqual({function}, starts.unavailable().keys())
-        self.enable_anew()
-        self.assertEqual([str(each) for each in self.functions], host.parts(cards.DIVIDED))
-        starts.look()
-        self.assertEqual(frozenset(), starts.unavailable().keys())
 
     def test_what_libvirt_makes_of_them(self) -> None:
         """Debian 12's is too old for them: a newer one would do."""
@@ -147,10 +120,6 @@ class TypedFunctionsTest(unittest.TestCase):
         # when a guest ends that has it as a managed one (virPCIDeviceUnbindFromStub).
         name = str(self.functions[0]).replace(":", "_").replace(".", "_")
         host.virsh("nodedev-reattach", f"pci_{name}")
-
-    def enable_anew(self) -> None:
-        for verb in ("-d", "-e"):
-            host.sriov_manage(verb, cards.DIVIDED)
 
     def listed(self) -> list[list[str]]:
         """The types that each function lists"""
