@@ -12,7 +12,6 @@ from unittest import mock
 import fixtures
 from nova import exception as nova_exception
 from nova import objects
-from nova.virt.libvirt import guest as libvirt_guest
 from oslo_utils.fixture import uuidsentinel as uuids
 
 from nova_gpu.conf import CONF
@@ -147,16 +146,6 @@ class HostGPUsTest(ComputeTestCase):
         usage = self.compute.gpus.ledger.now
         self.assertEqual(devices([ONE]), usage.had_by(instance.uuid))
         self.assertEqual(devices([ONE]), usage.taken())
-
-    def test_diagnostics(self) -> None:
-        guest = libvirt_guest.Guest(self.compute.libvirt.domains[self.boot().uuid])
-        self.useFixture(
-            fixtures.MockPatchObject(
-                libvirt_guest.Guest, "get_xml_desc", lambda g: g._domain.get_xml_desc()
-            )
-        )
-        found = self.gpus.diagnostics(guest)
-        self.assertEqual((ONE, "10de:2335"), (found["gpu0_address"], found["gpu0_product"]))
 
     def test_moves_are_ended_once_the_database_has_answered(self) -> None:
         gpus, libvirt, placement = self.gpus, self.compute.libvirt, PlacementOfOne(self.provider)
