@@ -241,13 +241,6 @@ class RenderTest(GuestTreeTestCase):
         targets = domain.findall("devices/controller/target")
         self.assertEqual(["1", None], [each.findtext("node") for each in targets])
 
-    def test_a_host_without_numa(self) -> None:
-        held = [cards.placed(f"0000:0{bus}:00.0", None, pci_root="pci0000:00") for bus in (1, 2)]
-        guest = self.guest()
-        domain = self.domain(guest, held)
-        self.assertIsNone(domain.find("cpu/numa"))
-        self.assertEqual([], domain.findall("devices/controller/target/node"))
-
 
 class SeenTest(GuestTreeTestCase):
     def test_links_of_cards_and_switches(self) -> None:

@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import types
-from typing import Any
-
 import fixtures
 from lxml import etree
 from nova import objects
@@ -12,9 +9,8 @@ from oslotest import base
 
 from nova_gpu.core.flavor import request
 from nova_gpu.core.model import PciAddress
-from nova_gpu.core.vgpu.vgpu import Kind, Parent, Slot
+from nova_gpu.core.vgpu.vgpu import Kind, Slot
 from nova_gpu.virt.delivery import (
-    mig_instance,
     pci_aliases,
     plain_function,
     typed_function,
@@ -50,13 +46,6 @@ class VirtualFunctionsTest(base.BaseTestCase):
 
     def obstacle(self, way: VirtualFunctions) -> str | None:
         return way.obstacle(cards.card(CARD), [FUNCTION])
-
-    def test_there(self) -> None:
-        made = Parent(Kind.TYPED, {}, {"nvidia-1155": 1})
-        self.assertTrue(self.typed.is_there(TYPED, UUID, made))
-        self.assertFalse(self.typed.is_there(TYPED, UUID, Parent(Kind.TYPED, {}, {})))
-        self.assertTrue(self.plain.is_there(PLAIN, UUID, Parent(Kind.PLAIN, {}, {})))
-        self.assertFalse(self.plain.is_there(PLAIN, UUID, None))
 
     def test_who_binds_it(self) -> None:
         for way, slot, managed in ((self.plain, PLAIN, "yes"), (self.typed, TYPED, "no")):
@@ -119,12 +108,6 @@ class VirtualFunctionsTest(base.BaseTestCase):
         reason = self.plain.stateless(PLAIN, is_running=True)
         self.assertIn("before 2025.1", reason or "")
 
-    def test_moved(self) -> None:
-        data: Any = types.SimpleNamespace(pci_dev_map_src_dst={})
-        new = Slot(PciAddress.parse("0000:c4:00.2"), "vf", 0)
-        self.plain.moved(data, UUID, PLAIN, new)
-        self.assertEqual({str(FUNCTION): "0000:c4:00.2"}, data.pci_dev_map_src_dst)
-
     def test_without_an_iommu(self) -> None:
         self.host = hosts.Host(self.useFixture(fixtures.TempDir()).path, iommu=False)
         self.host.add_gpu(CARD, "8086", "56c0", totalvfs=1)
@@ -144,15 +127,6 @@ class VirtualFunctionsTest(base.BaseTestCase):
         silent = typed_function.TypedFunctions(*own, lambda: None)
         for way, said in ((old, "libvirt 9.10.0 starts no"), (silent, "not report its")):
             self.assertIn(said, self.obstacle(way) or "")
-
-    def test_divided_as_the_option_says(self) -> None:
-        enable = self.useFixture(fixtures.MockPatch("nova_gpu.privsep.vgpu.enable_functions")).mock
-        plain_function.divide(CARD, 4)
-        enable.assert_called_once_with(CARD, number=4)
-        name = "nova_gpu.privsep.vgpu.make_mig_instances"
-        make = self.useFixture(fixtures.MockPatch(name, return_value=7)).mock
-        mig_instance.divide(CARD, "1g.18gb")
-        make.assert_called_once_with(CARD, "1g.18gb")
 
 
 def _wedges(way: VirtualFunctions) -> tuple[bool, bool]:
