@@ -25,7 +25,7 @@ from nova_gpu.virt.usage.ledger import Ledger
 from nova_gpu.virt.usage.reader import UsageReader
 from tests.fixtures import hosts
 from tests.fixtures.bases.compute import DIVIDED, ONE, TWO, ComputeTestCase
-from tests.fixtures.compute import Compute, devices
+from tests.fixtures.compute import Compute
 from tests.fixtures.histories import NODENAME
 
 NEW = "0000:d8:00.0"
@@ -138,14 +138,6 @@ class HostGPUsTest(ComputeTestCase):
         self.assertEqual(set(), self.resources())
         self.compute.publish()
         self.assertEqual((2, before), (len(before), self.resources()))
-
-    def test_what_an_earlier_service_had_begun(self) -> None:
-        """A guest that runs keeps its card whatever the service forgot."""
-        instance = self.boot()
-        self.compute.restart()
-        usage = self.compute.gpus.ledger.now
-        self.assertEqual(devices([ONE]), usage.had_by(instance.uuid))
-        self.assertEqual(devices([ONE]), usage.taken())
 
     def test_moves_are_ended_once_the_database_has_answered(self) -> None:
         gpus, libvirt, placement = self.gpus, self.compute.libvirt, PlacementOfOne(self.provider)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -225,19 +224,6 @@ class RefuseTest(AddressSpaceTestCase):
         self.assertSaid(256, "together they map 1024 GiB", few, *more)
         # A flavor may have the processor's own bits where the hosts' guests have 40.
         self.assertEqual(4, guest_address_space.most(self.cards(), self.host.roots))
-
-    def test_of_the_processor(self) -> None:
-        without = "without hw_firmware_type=uefi"
-        processor = dataclasses.replace(processors.SERVER, flags="fpu vme de pse")
-        self.make_host(large_cards.H100_NVL, 4, processor)  # no pages of a GiB
-        self.assertSaid(256, without, hw_firmware_type="uefi")
-        self.refuse(self.instance(256))
-        self.make_host("27b8", 2, processors.DESKTOP)
-        self.assertSaid(32, "39 address bits", without, hw_firmware_type="uefi")
-        self.refuse(self.instance(32))
-        self.make_host("27b8", 8, processors.DESKTOP)
-        # 512 GiB of addresses: each window has 64, and memory and ports take of the first.
-        self.assertEqual(7, guest_address_space.most(self.cards(), self.host.roots))
 
     def test_a_narrow_iommu(self) -> None:
         processors.write_intel_iommu(self.host.roots.sysfs, "dmar0", 0x1C0000C40660462)

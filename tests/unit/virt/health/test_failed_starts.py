@@ -136,17 +136,6 @@ class OfHostTest(FailedStartsTestCase):
             self.assertEqual([Source.STARTS], [reason.source for reason in reasons])
         return set(self.DEVICES) - closed.keys()
 
-    def test_two_alike_close_the_host_and_are_not_at_fault(self) -> None:
-        self.fail_with(ONE, ONE, ONE)
-        self.assertEqual({ONE}, self.starts.unavailable().keys())
-        self.assertEqual(set(self.DEVICES) - {ONE}, self.given())
-        self.now += TEN_MINUTES_S - 1
-        self.fail_with(TWO)
-        self.assertEqual((set(), set()), (set(self.starts.unavailable()), self.given()))
-        self.assertEqual({}, self.starts.failing(None, self.DEVICES), "of another kind")
-        self.assertEqual(1, self.log.output.count("get virtual functions with vGPU types of this"))
-        self.assertEqual(set(), set(self.again().unavailable()))
-
     def test_one_start_in_ten_minutes_until_one_succeeds(self) -> None:
         self.fail_with(ONE, TWO)
         for _ in range(3):
@@ -188,12 +177,6 @@ class OfHostTest(FailedStartsTestCase):
         self.starts.started(TYPED, [self.DEVICES[3]])
         self.fail_with(TWO)
         self.assertEqual(set(self.DEVICES), self.given(), "one started in between")
-
-    def test_days_apart(self) -> None:
-        for device in (ONE, TWO, ONE):
-            self.fail_with(device)
-            self.now += 100 * TEN_MINUTES_S
-        self.assertEqual(set(self.DEVICES), self.given())
 
     def test_a_function_stays_out_only_if_another_one_started(self) -> None:
         self.fail(3)

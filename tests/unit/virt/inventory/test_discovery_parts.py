@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import shutil
 from types import MappingProxyType
 
 import fixtures
@@ -36,12 +35,6 @@ class SelectionTestCase(HostTestCase):
     def in_parts(self, *device_spec: str) -> DividedCard | None:
         return self.sorted_out(*device_spec)[0].get(PciAddress.parse(CARD))
 
-    def reason(self) -> str:
-        """Why it is offered neither whole nor in parts"""
-        parts, others = self.sorted_out()
-        self.assertEqual({}, parts)
-        return str(*others[PciAddress.parse(CARD)])
-
     def sorted_out(
         self, *device_spec: str
     ) -> tuple[dict[PciAddress, DividedCard], dict[PciAddress, str]]:
@@ -55,19 +48,6 @@ class SelectionTestCase(HostTestCase):
 
 
 class TestInParts(SelectionTestCase):
-    def test_a_full_card_whose_driver_names_no_type_any_more(self) -> None:
-        self.config.config(group="gpu", vgpu_types=["NVIDIA *-24Q"])
-        card = self.in_parts()
-        assert card is not None
-        per_card = {each.id: each.per_card for each in card.types.values()}
-        self.assertEqual({"nvidia-1155": 2}, per_card, "seen with all its types")
-        functions = [str(each) for each in card.parents]
-        for function, number in zip(functions, (1155, 1155, 0, 0), strict=True):
-            vgpu.set_profiles(self.host, function, {}, current=number)
-        self.assertIsNone(self.in_parts())
-        self.told = {next(iter(card.parents)): card.types}
-        self.assertIsNotNone(self.in_parts())
-
     def test_what_nova_is_told_to_give(self) -> None:
         named = '{"address": "0000:82:00.6", "managed": "no"}'
         self.assertIsNone(self.in_parts(named))
@@ -76,28 +56,6 @@ class TestInParts(SelectionTestCase):
         # What Nova divides itself are mediated devices.
         self.config.config(group="devices", enabled_mdev_types=["nvidia-1155"])
         self.assertIsNotNone(self.in_parts())
-
-
-class TestStartedByLibvirt(SelectionTestCase):
-    """A function with a type stays with NVIDIA's driver, in which libvirt has to know one of VFIO's
-    (libvirt: src/util/virpci.c and src/hypervisor/virhostdev.c, "must be manually detached")."""
-
-    def test_libvirt_and_kernel(self) -> None:
-        for version, *said in (
-            (9000000, "libvirt 9.0.0 starts no guest with virtual functions that stay", "10.0.0"),
-            (None, "does not report its version"),
-        ):
-            self.libvirt = version
-            for words in said:
-                self.assertIn(str(words), self.reason())
-        vgpu.add_p4(self.host, "0000:3b:00.0")  # mediated devices take neither
-        parts, _ = self.sorted_out()
-        self.assertEqual(["0000:3b:00.0"], list(map(str, parts)))
-        self.libvirt = 10000000
-        self.host.remove("0000:3b:00.0")
-        shutil.rmtree(self.host.path("0000:82:00.6") / "vfio-dev")
-        self.assertIn("0000:82:00.6 has no vfio-dev in sysfs", self.reason())
-        self.assertIn("boot Linux 6.1 or newer", self.reason())
 
 
 class TestOnSwitchedBoard(SelectionTestCase):
@@ -133,10 +91,3 @@ class TestOnSwitchedBoard(SelectionTestCase):
 
     def test_mig_backed_ones_take_no_fabric(self) -> None:
         self.assertEqual({"nvidia-1414", "nvidia-1421"}, self.offered(vgpu.H200_MIG))
-
-
-class TestWithoutIommu(SelectionTestCase):
-    IOMMU = False
-
-    def test_functions_cannot_be_given(self) -> None:
-        self.assertIsNone(self.in_parts())

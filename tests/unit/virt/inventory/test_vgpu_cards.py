@@ -103,12 +103,3 @@ class TestProfiles(HostTestCase):
         self.give(1, 0)
         self.look()
         self.assertEqual(empty, self.rooms())
-
-    def test_a_function_that_is_given_whole(self) -> None:
-        (card,) = self.cards.look.cards.values()
-        self.assertIs(card, card.without(frozenset({self.slot(0)})))
-        less = card.without(frozenset({self.slot(0).parent}))
-        self.assertNotIn(self.slot(0, 1147), less.free_slots("nvidia-1147", (), ()))
-        self.assertEqual(3, less.room("nvidia-1147", (), ()).free)
-        none = card.without(frozenset({card.gpu.address}))
-        self.assertEqual((), none.free_slots("nvidia-1147", (), ()))

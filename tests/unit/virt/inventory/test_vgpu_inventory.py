@@ -17,7 +17,6 @@ from oslo_utils import uuidutils
 
 from nova_gpu.conf import CONF
 from nova_gpu.core.model import DeliveryMode, GroupKey, PciAddress
-from nova_gpu.core.scheduling import stats
 from nova_gpu.core.vgpu import vgpu as values
 from nova_gpu.core.vgpu import vgpu_capacity, vgpu_group
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, Slot, VGPUType
@@ -100,54 +99,6 @@ class TestStock(StockTestCase):
         self.cards.reserve({a: cards.reasons("it failed") for a in self.cards.look.cards})
         self.publish()
         self.assertEqual((24, 24), self.inventory(63))
-
-    def test_a_card_that_came_since(self) -> None:
-        """And what was not removed yet"""
-        self.look()
-        slot = Slot.parse(f"{ADDRESSES[0]}/nvidia-66/0")
-        self.noted.was_used([slot])
-        self.publish()
-        self.assertEqual((3, 1), self.inventory(66))
-        self.assertEqual([f"{ADDRESSES[1]}/nvidia-66/0"], self.claim(66))
-        self.noted.cleaned(slot)
-        self.assertEqual([str(slot)], self.claim(66))
-        vgpu.add_p4(self.host, "0000:d8:00.0")
-        self.cards.read(self.host.gpus())
-        self.publish()
-        self.assertEqual((4, 1), self.inventory(66))
-        self.cards.judge({})
-        self.publish()
-        self.assertEqual((4, 0), self.inventory(66))
-
-    def test_types_that_share_a_card(self) -> None:
-        self.look()
-        self.publish()
-        self.assertEqual([f"{ADDRESSES[0]}/nvidia-64/0"], self.claim(64))
-        self.assertEqual([f"{ADDRESSES[1]}/nvidia-63/0"], self.claim(63))
-        self.assertEqual([f"{ADDRESSES[2]}/nvidia-66/0"], self.claim(66))
-        self.assertRaises(nova_exception.ComputeResourcesUnavailable, self.claim, 65)
-        self.publish()
-        self.assertEqual((12, 8), self.inventory(64))
-        self.assertEqual((6, 6), self.inventory(65))
-        self.assertEqual((3, 2), self.inventory(66))
-        slot = Slot.parse(f"{ADDRESSES[0]}/nvidia-63/0")
-        self.assertEqual((slot,), self.published.choose("another host's", [slot], 1))
-
-    def test_what_the_scheduler_reads(self) -> None:
-        self.assertEqual(stats.UNDIVIDED, self.published.divided())
-        self.look()
-        self.noted.was_used([Slot.parse(f"{ADDRESSES[0]}/nvidia-66/0")])
-        named = frozenset({Slot.parse(ADDRESSES[1] + "/nvidia-64/0").parent})
-        vgpus = {63: 16, 64: 8, 65: 4, 66: 2}
-        free = tuple((f"nvidia-{n}", self.name(n), vgpus[n]) for n in vgpus)
-        facts = ((1024, 4), (2048, 4), (4096, 4), (8192, 4))
-        self.assertEqual(stats.Divided(3, 2, free, facts), self.published.divided())
-        self.noted.saw_domains({INSTANCE: named})
-        free = tuple((f"nvidia-{n}", self.name(n), vgpus[n] // 2) for n in vgpus)
-        self.assertEqual(stats.Divided(3, 1, free, facts), self.published.divided())
-
-    def name(self, number: int) -> str | None:
-        return next(each.name for each in vgpu.TESLA_P4 if each.id == f"nvidia-{number}")
 
     def test_a_card_that_is_gone_while_an_instance_has_a_part_of_it(self) -> None:
         self.look()

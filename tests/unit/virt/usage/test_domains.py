@@ -177,29 +177,6 @@ class Unreachable:
             raise nova_exception.HypervisorUnavailable() from None
 
 
-class RenamedTest(unittest.TestCase):
-    """Of a guest that moves to another host"""
-
-    OLD, NEW = Slot(A, "vf", 0), Slot(B, "vf", 0)
-
-    def metadata(self, *names: object) -> str:
-        gpus = "".join(f"<gpu:gpu address='{name}'/>" for name in names)
-        return f"<gpu:gpus xmlns:gpu='{domains.NAMESPACE}'>{gpus}<!-- mine --></gpu:gpus>"
-
-    def test_what_it_has_there(self) -> None:
-        xml = domain(hostdev("0000", "04"), self.metadata(self.OLD, C))
-        found = domains.renamed(xml, [self.OLD], [self.NEW])
-        self.assertEqual({A, self.NEW, C}, domains.gpus_in(found, PARTS))
-        self.assertIn("<name>one</name>", found)
-        xml = domain(metadata=self.metadata(self.OLD))
-        found = domains.renamed(xml, [self.OLD], [self.OLD])
-        self.assertEqual({self.OLD}, domains.gpus_in(found, PARTS), "the same at both")
-
-    def test_without_metadata(self) -> None:
-        xml = domain(hostdev("0000", "04"))
-        self.assertEqual(xml, domains.renamed(xml, [self.OLD], [self.NEW]))
-
-
 class ByDomainTest(unittest.TestCase):
     def assertLooked(self, expected: Mapping[str, set[object]], host: Any) -> None:
         found = domains.look(host, PARTS)
@@ -242,33 +219,6 @@ class WithoutTest(unittest.TestCase):
     ) -> str:
         ours = self.OURS.format("".join(f"<g:gpu address='{each}'/>" for each in metadata.split()))
         return domains.without(domain(devices, ours), set(gone), parts, {mdevs})
-
-    def test_container(self) -> None:
-        kept = node("/dev/nvidiactl") + mount("/srv")
-        devices = "".join(add(f"/dev/nvidia{number}") for number in (0, 1) for add in (node, mount))
-        left = self.without(devices + kept, f"{A} {B}", A, B)
-        self.assertEqual(domain(kept, self.OURS.format("")), self.plain(left))
-        left = self.plain(self.without(devices, f"{A} {B}", A))
-        self.assertNotIn("nvidia0", left)
-        self.assertEqual(2, left.count("/dev/nvidia1<") + left.count("source dir='/dev/nvidia1'"))
-        self.assertEqual(frozenset({B}), domains.gpus_in(left, PARTS))
-
-    def test_all_functions_of_a_card_and_no_other_device(self) -> None:
-        others = hostdev("0x0000", "0x06") + hostdev("0x10000", "0x88")
-        own = hostdev("0x0000", "0x04") + hostdev("0x0000", "0x04", function=1)
-        left = self.without(own + others, str(A), A)
-        self.assertEqual(domain(others, self.OURS.format("")), self.plain(left))
-        self.assertEqual(frozenset({C}), domains.gpus_in(left, PARTS))
-
-    def test_mediated_device_and_virtual_function(self) -> None:
-        slot = Slot.parse("0000:3b:00.4/nvidia-64/0")
-        made = (
-            "<hostdev mode='subsystem' type='mdev'><source><address uuid='one'/></source></hostdev>"
-        )
-        other = made.replace("one", "two")
-        function = hostdev("0x0000", "0x3b", function=4)
-        left = self.without(made + other + function, str(slot), slot, mdevs="one")
-        self.assertEqual(domain(other, self.OURS.format("")), self.plain(left))
 
     def test_mig_instances(self) -> None:
         """The card's node stays for another one; without one it would count as the whole card."""

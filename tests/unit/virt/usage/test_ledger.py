@@ -81,16 +81,6 @@ class LedgerTestCase(unittest.TestCase):
 
 
 class LedgerTest(LedgerTestCase):
-    def test_named_by_a_domain_and_had_by_a_start(self) -> None:
-        self.see(one={A}, two={B})
-        self.assertTaken(A, B)
-        with self.hold("one", C):
-            pass
-        self.assertEqual({A, C}, self.ledger.now.had_by("one"))
-        self.see(two={B})
-        self.assertTaken(B)
-        self.assertEqual(set(), self.ledger.now.had_by("three"))
-
     def test_used_until_it_is_cleaned(self) -> None:
         """Named by a domain or given to a start; that a start held it alone is nothing."""
         self.see(one={A})
@@ -235,18 +225,6 @@ class LedgerTest(LedgerTestCase):
 class ReachedTest(LedgerTestCase):
     """What a container that runs can open, beside what is its own"""
 
-    def test_other_cards(self) -> None:
-        """Nobody else's, not kept for its next start, and cleaned when it is gone"""
-        reached = {"one": frozenset({B}), "two": frozenset[PciAddress]()}
-        self.ledger.saw_domains({"one": frozenset({A, B}), "two": frozenset({C})}, reached)
-        self.assertTaken(A, B, C)
-        self.assertEqual({"one": {B}}, self.ledger.now.reached)
-        self.assertEqual({A}, self.ledger.now.kept_by("one"))
-        self.assertEqual({A, B}, self.ledger.now.had_by("one"))
-        self.see(two={C})
-        self.assertEqual({A, B}, self.ledger.now.left())
-        self.assertEqual({}, self.ledger.now.reached)
-
     def test_between_two_domains(self) -> None:
         """A start that waits for libvirt's word, or has it; a rebuild; a resize that is reverted"""
 
@@ -293,16 +271,6 @@ class StateTest(unittest.TestCase):
         self.assertEqual({A}, usage.left())
         self.assertEqual(set(), dataclasses.replace(usage, records=Records({"one": has(A)})).left())
         self.assertEqual(set(), set().union(*(Snapshot().devices(state) for state in State)))
-
-    def test_of_starts(self) -> None:
-        states = {"asking": State.STARTING, "starting": State.STARTING, "unseen": State.IN_USE}
-        for name, state in states.items():
-            started: Any = {name: (one(A),)}
-            self.assertEqual({A}, Snapshot(**started).devices(state), name)
-        usage = Snapshot(asking=(one(A),), starting=(one(B), Assignment("two", frozenset({C}))))
-        self.assertEqual({B}, usage.held_for("one"))
-        starting = [usage.is_starting(each) for each in ("one", "two", "three")]
-        self.assertEqual([True, True, False], starting)
 
 
 class ClaimsTest(LedgerTestCase):
@@ -397,12 +365,6 @@ class StartsTest(LedgerTestCase):
             self.assertTaken(A, B, C)
         stranger = self.hold("one", C, look=lambda: {"stranger": frozenset({C})})
         self.assertRefused("0000:03:00.0.*stranger.*virsh", stranger)
-
-    def test_nothing_is_kept_of_instances_past(self) -> None:
-        for number in range(3):
-            with self.hold(str(number), kept={A}):
-                pass
-        self.assertEqual(Snapshot(), self.ledger.now)
 
     def test_while_libvirt_is_asked_for_one_start_another_loses(self) -> None:
         def look() -> Named:
