@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from unittest import mock
 
 import fixtures
@@ -16,11 +16,13 @@ from oslotest import base
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
-from nova_gpu.core.model import GPU
+from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.host.pci import discovery
 from nova_gpu.host.vfio import passthrough
-from nova_gpu.virt.delivery import bind_failures, binding
+from nova_gpu.virt.delivery import bind_failures, binding, open_cards
 from nova_gpu.virt.usage import ledger, records
 from tests.fixtures import cards, hosts, pci
+from tests.fixtures.verbs import VerbTestCase
 
 CARD, AUDIO = "0000:3b:00.0", "0000:3b:00.1"
 FIRST_CARD, OTHER_CARD = cards.card(CARD), cards.card("0000:5e:00.0")
@@ -144,13 +146,6 @@ class BindingsTest(base.BaseTestCase):
             self.bindings.cleaned([card])
         self.assertEqual([], self.calls)
 
-    def test_gone(self) -> None:
-        card = self.card("vfio-pci")
-        for function in (CARD, AUDIO):
-            self.host.remove(function)
-        self.bindings.cleaned([card])
-        self.assertEqual([], self.calls)
-
     def test_refused_to_guests(self) -> None:
         """Until it is given to one, or forgiven"""
         card = self.card("nouveau")
@@ -202,25 +197,6 @@ class BindingsTest(base.BaseTestCase):
     def count(self, card: GPU) -> None:
         counted = {"one": frozenset({("here", str(card.address))})}
         self.ledger.read_records(lambda guests: records.Records(counted))
-
-    def test_taken_again_of_whoever_has_it(self) -> None:
-        """Also where its domain is gone: a reboot had failed. Nobody's is given back at once."""
-        card = self.card("nouveau")
-        self.count(card)
-        for _ in range(2):
-            self.bindings.looked([card])
-        self.assertEqual([f"give_to_guests {CARD}"], self.calls)
-        self.host.bind(CARD, "nouveau")
-        for error in (IN_USE, TypeError("whatever privsep raises: no such error class")):
-            self.error = error
-            self.new_service().looked([card])
-            self.assertIn(str(error), self.log.output)
-        self.error = None
-        self.bindings.looked([card])
-        self.calls.clear()
-        self.ledger.read_records(lambda guests: records.Records({}))
-        self.bindings.looked([card])
-        self.assertEqual([f"give_to_host {CARD}"], self.calls)
 
     def test_a_start_waits_for_a_card_that_is_given_back(self) -> None:
         card = self.card("nouveau")
@@ -286,3 +262,41 @@ class UnboundTest(base.BaseTestCase):
         self.assertEqual([], self.reasons())
         self.unbound.forget(FIRST_CARD.address)
         self.assertEqual(set(), self.unbound.unavailable().keys())
+
+
+class OpenCardsTest(VerbTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.log = self.useFixture(fixtures.FakeLogger())
+        self.host.add_gpu(CARD, "10de", "2335", companions=[pci.AUDIO])
+        self.cards = open_cards.OpenCards(self.host.roots)
+
+    def reasons(self) -> Mapping[PciAddress, str]:
+        found = discovery.cards_at([PciAddress.parse(CARD)], self.host.roots)
+        return self.cards.reasons(found)
+
+    def test_what_a_process_of_the_host_has_open(self) -> None:
+        device = self.host.path(CARD) / "drm/card0"
+        device.mkdir(parents=True)
+        (device / "dev").write_text("1:3\n")
+        process = self.host.roots.proc / "812"
+        (process / "fd").mkdir(parents=True)
+        (process / "cmdline").write_bytes(b"nvidia-persistenced\0")
+        (process / "fd/7").symlink_to("/dev/null")
+        (reason,) = self.reasons().values()
+        self.assertEqual("it is in use by processes of the host; end that first", reason)
+        self.reasons()
+        said = f"GPU {CARD} is not offered while the host uses it: nvidia-persistenced (pid 812)"
+        self.assertEqual(1, self.log.output.count(said))
+        for address in (CARD, CARD.replace(".0", ".1")):
+            self.host.bind(address, "vfio-pci")
+        self.assertEqual({}, self.reasons())
+
+    def test_without_privsep_it_is_not_asked(self) -> None:
+        broken = fixtures.MockPatch("nova_gpu.privsep.vfio.in_use", side_effect=TypeError("helper"))
+        self.useFixture(broken)
+        self.assertEqual({}, self.reasons())
+        self.assertIn(
+            "Cannot tell whether a process has a GPU open, so all count as free: helper",
+            self.log.output,
+        )

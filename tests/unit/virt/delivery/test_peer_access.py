@@ -78,18 +78,3 @@ class CliquesTest(base.BaseTestCase):
         self.assertEqual({0}, set(self.cliques(FIRST, SECOND).values()))
         nowhere = dataclasses.replace(SECOND, pci_root=None)
         self.assertIn("above 0000:af:00.0", self.refused(FIRST, nowhere))
-
-    def test_two_products(self) -> None:
-        """Who insists gets both, who does not what there is."""
-        consumers = [
-            dataclasses.replace(each, product=RTX, address=address)
-            for each, address in zip(
-                (FIRST, SECOND), cards.addresses("0000:3c:00.0", "0000:b0:00.0"), strict=True
-            )
-        ]
-        held = [*consumers, FIRST, SECOND]
-        with self.assertRaises(exception.BetterElsewhere):
-            self.cliques(*held)
-        expected = {"0000:3b:00.0": 0, "0000:af:00.0": 0}
-        self.assertEqual(expected, self.cliques(*held, word="preferred"))
-        self.assertEqual(expected, self.cliques(*held[1:]))

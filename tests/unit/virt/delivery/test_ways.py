@@ -5,47 +5,28 @@ from __future__ import annotations
 
 import dataclasses
 
-import fixtures
 from oslo_config import fixture as config_fixture
-from oslotest import base
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
-from nova_gpu.core.model import GPU, DeliveryMode
+from nova_gpu.core.model import GPU
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, Slot
-from nova_gpu.virt.delivery import host_hooks, ways
-from tests.fixtures import cards, hosts
+from nova_gpu.virt.delivery import ways
+from tests.fixtures import cards
+from tests.fixtures.bases.host import HostTestCase
 
 CARD = "0000:3b:00.0"
 ONE, TWO, THREE = (Slot.parse(f"0000:3b:00.4/nvidia-63/{number}") for number in range(3))
 
 
-class WaysTest(base.BaseTestCase):
+class WaysTest(HostTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.config = self.useFixture(config_fixture.Config(CONF)).config
-        self.host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
 
     def ways(self, virt_type: str) -> ways.Ways:
         self.config(group="libvirt", virt_type=virt_type)
         return ways.Ways(self.host.roots, lambda _: None, libvirt_version=lambda: 10000000)
-
-    def test_of_containers_and_of_machines(self) -> None:
-        for virt_type, mode, kinds in (
-            ("lxc", DeliveryMode.LXC, {Kind.INSTANCE}),
-            ("kvm", DeliveryMode.PCI, {Kind.MEDIATED, Kind.TYPED, Kind.PLAIN}),
-            ("qemu", DeliveryMode.PCI, {Kind.MEDIATED, Kind.TYPED, Kind.PLAIN}),
-        ):
-            with self.subTest(virt_type):
-                found = self.ways(virt_type)
-                self.assertEqual(mode, found.whole.mode)
-                self.assertEqual(kinds, found.parts.keys())
-                self.assertEqual(kinds, {found.part(kind).kind for kind in kinds})
-                words = [each.words for each in found.parts.values()]
-                self.assertEqual(len(words), len(set(words)))
-        hooks = host_hooks.HostHooks()  # where nothing is to be done around guests
-        hooks.judge(cards.card(CARD))
-        self.assertEqual({}, hooks.unavailable())
 
     def test_what_a_guest_is_given(self) -> None:
         """In its order, so that its devices come in it; whole cards' way sees every guest."""

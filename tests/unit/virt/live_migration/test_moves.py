@@ -1,21 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import dataclasses
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import fixtures
 from nova import exception as nova_exception
 from nova import objects
-from nova.virt.libvirt import config as vconfig
+from oslo_config import fixture as config_fixture
+from oslotest import base
 
+from nova_gpu.conf import CONF
+from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
-from nova_gpu.virt.delivery import guest_config
-from nova_gpu.virt.live_migration import arrivals, departures, migrate_data
+from nova_gpu.host.pci import discovery
+from nova_gpu.virt.live_migration import arrivals, compatibility, departures
+from tests.fixtures import hosts
+from tests.fixtures import nvml as machines
 from tests.fixtures.bases import moving
 from tests.fixtures.bases.moving import CARD, THERE, WORDS, slots
 from tests.fixtures.compute import devices
-from tests.fixtures.histories import Domain
 
 
 class ArrivalsTest(moving.MovingTestCase):
@@ -68,32 +74,61 @@ class AskedTest(moving.MovingTestCase):
                 departures.asked(self.moves, instance, data)
 
 
-class MovesTest(moving.MovingTestCase):
-    def test_pairs(self) -> None:
-        instance = self.moving(slots(CARD, 3, 1), slots(THERE, 0, 2), here="old")
-        old, new = (list(map(Slot.parse, slots(*each))) for each in ((CARD, 1, 3), (THERE, 0, 2)))
-        self.assertEqual(list(zip(old, new, strict=True)), migrate_data.pairs(instance))
-        self.assertTrue(self.moves.are_moved(self.moving(slots(CARD, 0), [], here="old")))
-        self.assertFalse(self.moves.are_moved(self.plain))
-        found = self.compute.gpus.assigned.parts.held(self.has(*slots(CARD, 0)).resources)
-        said = {Slot.parse(f"{CARD}/nvidia-63/0"): moving.WORDS}
-        self.assertEqual(said, self.moves.described(found))
+FUNCTION = "nvidia-1155 of 10de:26b9, a virtual function with a type"
 
-    def test_stays(self) -> None:
-        """What its domain names from now on, which this service need not have seen"""
-        instance = self.moving(slots(THERE, 0), slots(CARD, 2), here="new")
-        guest = vconfig.LibvirtConfigGuest()
-        guest.name = guest.uuid = instance.uuid
-        guest.virt_type, guest.os_type = "kvm", "hvm"
-        slot = Slot.parse(slots(CARD, 2)[0])
-        device = guest_config.GuestMediatedDevice(instance.uuid, slot)
-        guest_config.add_vgpus(guest, {slot: device})
-        self.compute.libvirt.domains[instance.uuid] = Domain(instance.uuid, guest.to_xml())
-        self.moves.stays(instance)
-        self.assertEqual(devices(slots(CARD, 2)), self.ledger.now.kept_by(instance.uuid))
-        self.assertEqual(devices(slots(CARD, 2)), self.ledger.now.had_by(instance.uuid))
-        self.compute.libvirt.domains.clear()
-        self.compute.gpus.periods.refresh()
-        self.assertEqual(frozenset(), self.ledger.now.kept_by(instance.uuid))
-        self.moves.stays(self.plain)
-        self.assertEqual(frozenset(), self.ledger.now.kept_by(self.plain.uuid))
+
+class MismatchTest(base.BaseTestCase):
+    def test_what_the_guest_has_and_would_get(self) -> None:
+        other = FUNCTION.replace("1155", "1156")
+        for has, gets, said in (
+            (FUNCTION, FUNCTION, "None"),
+            (
+                f"{FUNCTION}; driver 550.54.16; ECC 1",
+                f"{FUNCTION}; driver 550.54.16; ECC 1",
+                "None",
+            ),
+            (FUNCTION, f"{FUNCTION}; driver 535.1; ECC 0", "None"),  # of an older release
+            (f"{FUNCTION}; driver 550.54.16", f"{FUNCTION}; ECC 0", "None"),
+            (f"{FUNCTION}; ECC 1", f"{other}; ECC 1", f"has {FUNCTION}, and would get {other}"),
+            (None, FUNCTION, "the guest has None"),
+            (f"{FUNCTION}; ECC 1", f"{FUNCTION}; ECC 0", "has ECC on, and the one that it would"),
+            (
+                f"{FUNCTION}; driver 550.54.16",
+                f"{FUNCTION}; driver 550.127.05",
+                "is 550.54.16, and the one there is 550.127.05, which takes no",
+            ),
+        ):
+            self.assertIn(said, str(compatibility.not_alike(has, gets)), (has, gets))
+
+
+class FactsTest(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.config = self.useFixture(config_fixture.Config(CONF))
+        self.host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
+        card, _ = machines.l40s()
+        self.card = dataclasses.replace(card, more={"ecc_mode": "1 0"})  # off after the next boot
+        self.library = self.useFixture(machines.Library(self.card))
+        self.host.add_gpu(card.address, "10de", "26b9", driver="nvidia")
+        self.address = PciAddress.parse(card.address)
+
+    def facts(self) -> str:
+        found = discovery.cards_at([self.address], self.host.roots)
+        return compatibility.facts_of(found, self.host.roots).get(self.address, "")
+
+    def test_of_the_driver_and_the_card(self) -> None:
+        """As far as they are known, and nothing of others"""
+        self.assertEqual("; driver 570.172.08; ECC 1", self.facts())
+        version = self.host.roots.proc / "driver/nvidia/version"
+        closed = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.16  Tue Feb 20 2024\n"
+        version.write_text(closed)
+        self.assertEqual("; driver 550.54.16; ECC 1", self.facts())
+        self.library.say(dataclasses.replace(self.card, more={}))
+        self.assertEqual("; driver 550.54.16", self.facts())
+        self.config.config(group="gpu", nvml=False)
+        version.unlink()
+        self.assertEqual("", self.facts())
+        version.write_text(closed)
+        self.host.add_gpu("0000:af:00.0", "8086", "56c0")
+        self.address = PciAddress.parse("0000:af:00.0")
+        self.assertEqual("", self.facts())

@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import threading
 import unittest
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 from unittest import mock
 
@@ -16,9 +16,11 @@ from nova import objects
 from nova_gpu.core import exception
 from nova_gpu.core.model import DeliveryMode, GroupKey, PciAddress
 from nova_gpu.virt.inventory import pool
+from nova_gpu.virt.usage import domains, ledger, reader
 from nova_gpu.virt.usage.ledger import Assignment, Claim, Ledger, Named, Snapshot, State
 from nova_gpu.virt.usage.records import Records
 from tests.fixtures import cards
+from tests.fixtures.histories import Domain
 
 A, B, C, D, E, F = cards.addresses(*(f"0000:0{number}:00.0" for number in range(1, 7)))
 KEY = GroupKey("10de", "1091", DeliveryMode.LXC)
@@ -150,13 +152,6 @@ class LedgerTest(LedgerTestCase):
         self.count()
         self.assertTaken()
 
-    def test_a_start_with_anothers_cards_makes_them_nobodys_of_ours(self) -> None:
-        self.count({"one": frozenset()})
-        self.see(one={A})
-        with self.hold("one", kept={A}):
-            self.assertStrangers(one=A)
-        self.assertStarted()
-
     def test_counted_and_recorded(self) -> None:
         """What another host's provider calls B may be an instance's here for all anybody knows."""
         self.count({"one": has(A), "two": has(B, provider="elsewhere")})
@@ -215,15 +210,20 @@ class LedgerTest(LedgerTestCase):
                 self.assertStarted()
                 self.assertStrangers(one=A)
 
-    def test_the_database_is_asked_about_domains_with_gpus(self) -> None:
-        self.see(one={A}, two=set())
-        read = mock.Mock(return_value=Records({}))
-        self.ledger.read_records(read)
-        self.assertEqual([["one"]], [[*call.args[0]] for call in read.mock_calls])
-
 
 class ReachedTest(LedgerTestCase):
     """What a container that runs can open, beside what is its own"""
+
+    def test_other_cards(self) -> None:
+        """Nobody else's, not kept for its next start, and cleaned when it is gone"""
+        reached = {"one": frozenset({B}), "two": frozenset[PciAddress]()}
+        self.ledger.saw_domains({"one": frozenset({A, B}), "two": frozenset({C})}, reached)
+        self.assertTaken(A, B, C)
+        self.assertEqual({"one": {B}}, self.ledger.now.reached)
+        self.assertEqual({A}, self.ledger.now.kept_by("one"))
+        self.assertEqual({A, B}, self.ledger.now.had_by("one"))
+        self.see(two={C})
+        self.assertEqual({A, B}, self.ledger.now.left())
 
     def test_between_two_domains(self) -> None:
         """A start that waits for libvirt's word, or has it; a rebuild; a resize that is reverted"""
@@ -295,14 +295,6 @@ class ClaimsTest(LedgerTestCase):
         self.assertTaken(A)
         self.count()
         self.assertTaken()
-
-    def test_put_back(self) -> None:
-        self.claim(A)
-        self.claim(B, C, back={A})
-        self.assertTaken(B, C)
-        self.assigned |= {pool.resource("group", B)}
-        self.ledger.compare({C}, self.assigned)
-        self.assertTaken(B)
 
     def test_by_the_set_that_knew_it(self) -> None:
         """Neither an equal one nor another provider's"""
@@ -405,12 +397,6 @@ class StartsTest(LedgerTestCase):
             self.assertFalse(reader.is_alive(), "it waited for the look")
         self.assertEqual([{A, C}, set(), {A, B, C}, "refused"], seen)
 
-    def test_nothing_is_kept_of_a_look_that_fails(self) -> None:
-        look = mock.Mock(side_effect=exception.DomainsUnreadable("no answer"))
-        with self.assertRaises(exception.DomainsUnreadable), self.hold("one", A, look=look):
-            self.fail("held without a look")
-        self.assertTaken()
-
     def test_in_use_until_libvirt_has_answered(self) -> None:
         """It does not say whether the guest runs, and nobody knows."""
         with self.hold_that_ends_unseen():
@@ -436,3 +422,53 @@ class StartsTest(LedgerTestCase):
         logged = self.assertLogs("nova_gpu.virt.usage.ledger", "ERROR")
         with logged, self.hold("one", A, look=look):
             yield
+
+
+_GUEST = "<domain><devices><hostdev type='misc'><source><char>/dev/nvidia0</char></source>"
+GUEST = Domain("one", f"{_GUEST}</hostdev></devices></domain>")
+
+
+class SlowHost:
+    """Its first answer is on its way for long, and there is a domain more when it arrives."""
+
+    def __init__(self) -> None:
+        self.asked, self.arrived = threading.Event(), threading.Event()
+        self.guests: Sequence[Domain] = ()
+
+    def list_guests(self, only_running: bool = True) -> Sequence[Domain]:
+        answer = self.guests
+        if not self.asked.is_set():
+            self.asked.set()
+            self.arrived.wait(200)
+        return answer
+
+
+class CensusTest(unittest.TestCase):
+    def test_no_answer_takes_the_place_of_a_newer_one(self) -> None:
+        host, noted = SlowHost(), ledger.Ledger()
+        taken = reader.UsageReader(host, noted, lambda: domains.Parts({"/dev/nvidia0": A}, {}))
+        old, new = (threading.Thread(target=taken.look_at_domains) for _ in range(2))
+        old.start()
+        host.asked.wait(200)
+        host.guests = (GUEST,)
+        new.start()
+        new.join(0.3)
+        host.arrived.set()
+        old.join(200)
+        new.join(200)
+        self.assertEqual({A}, noted.now.taken())
+
+    def test_a_look_waits_for_an_earlier_one_for_a_bounded_time(self) -> None:
+        host, noted = SlowHost(), ledger.Ledger()
+        taken = reader.UsageReader(host, noted, lambda: domains.Parts({"/dev/nvidia0": A}, {}))
+        old = threading.Thread(target=taken.look_at_domains)
+        with mock.patch.object(reader, "_PATIENCE_S", 0.1):
+            old.start()
+            host.asked.wait(200)
+            with self.assertRaisesRegex(exception.DomainsUnreadable, "libvirt"):
+                taken.look_at_domains()
+            host.arrived.set()
+            old.join(200)
+        host.guests = (GUEST,)
+        taken.look_at_domains()
+        self.assertEqual({A}, noted.now.taken())
