@@ -5,7 +5,6 @@ import contextlib
 import dataclasses
 import pathlib
 import re
-import tempfile
 import unittest
 from typing import ClassVar
 
@@ -15,7 +14,7 @@ from oslo_utils.fixture import uuidsentinel as uuids
 
 from nova_gpu.core import exception
 from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
-from nova_gpu.virt import counters, libvirt_errors
+from nova_gpu.virt import libvirt_errors
 from tests.fixtures import cards
 
 FIRST = dataclasses.replace(cards.card("0000:01:00.0"), companions=cards.addresses("0000:01:00.1"))
@@ -118,25 +117,6 @@ class TranslatedTest(unittest.TestCase):
         ):
             raise error
         self.assertIs(error, caught.exception.__cause__)
-
-    def test_what_is_not_known_is_told_apart(self) -> None:
-        folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
-        counters.begin(folder)
-        self.addCleanup(setattr, counters, "_folder", None)
-        with (
-            self.assertRaises(libvirt.libvirtError),
-            self.assertLogs("nova_gpu.virt.libvirt_errors") as logs,
-            libvirt_errors.translated(uuids.instance, CARDS),
-        ):
-            raise libvirt.libvirtError(f"{ENDED}\nand more")
-        self.assertIn(f"nova-gpu does not know: {ENDED} and more. If the", logs.output[0])
-        self.assertEqual({"UnknownFailure": 1}, counters.read(folder).failures)
-        with (
-            self.assertRaises(exception.UnknownFailure) as caught,
-            libvirt_errors.translated(uuids.instance, CARDS),
-        ):
-            raise libvirt.libvirtError("vfio 0000:02:00.0: something\nnew")
-        self.assertIn("0000:02:00.0: something new", str(caught.exception))
 
     def test_what_is_not_translated_passes(self) -> None:
         for error in (libvirt.libvirtError(ENDED), ValueError(IN_USE)):

@@ -89,10 +89,3 @@ class ReachingTest(base.BaseTestCase):
         self.guest.ends = True
         self.assertFalse(self.settle())
         self.assertIn(f"Stopped the guest {uuids.guest}", self.log.output)
-
-    def test_one_with_its_own_alone(self) -> None:
-        self.config(group="gpu", stop_guests_that_reach_others=True)
-        self.see({})
-        self.read()
-        self.assertTrue(self.settle())
-        self.assertEqual("", self.guest.noted)

@@ -5,13 +5,13 @@ import pathlib
 import types
 
 import fixtures
-from oslotest import base
 
 from nova_gpu.core.availability import Source
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import Kind
 from nova_gpu.virt.health import failed_starts
-from tests.fixtures import cards, hosts, kernel
+from tests.fixtures import cards, kernel
+from tests.fixtures.bases.host import HostTestCase
 
 ONE, TWO = cards.addresses("0000:3b:00.4", "0000:3b:00.5")
 TYPED = Kind.TYPED
@@ -19,11 +19,10 @@ TEN_MINUTES_S = 600.0
 WHY = RuntimeError("vfio 0000:3b:00.4: error getting device from group 7")
 
 
-class FailedStartsTestCase(base.BaseTestCase):
+class FailedStartsTestCase(HostTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.log = self.useFixture(fixtures.FakeLogger())
-        self.host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
         kernel.boot(self.host, "first")
         for function in (ONE, TWO):
             self.host.add_gpu(str(function), "10de", "26b9")
@@ -103,16 +102,10 @@ class OfFunctionTest(FailedStartsTestCase):
         self.starts.look()
         self.assertEqual(frozenset(), self.starts.unavailable().keys())
 
-    def test_file_that_cannot_be_read_or_written(self) -> None:
+    def test_file_that_cannot_be_read(self) -> None:
         for function in ('["here", 1, 3]', f'["{ONE}", 1]', f'["{ONE}", 1, 1e999]', "1"):
             self.path.write_text(f'{{"boot_id": "first", "functions": [{function}]}}')
             self.assertEqual(frozenset(), self.again().unavailable().keys())
-        self.path.unlink()
-        self.path.mkdir()
-        self.starts = self.again()
-        self.fail(3)
-        self.assertEqual({ONE}, self.starts.unavailable().keys())
-        self.assertIn("are withheld until nova-compute ends", self.log.output)
 
 
 class OfHostTest(FailedStartsTestCase):

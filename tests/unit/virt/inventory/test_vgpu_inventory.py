@@ -18,7 +18,7 @@ from oslo_utils import uuidutils
 from nova_gpu.conf import CONF
 from nova_gpu.core.model import DeliveryMode, GroupKey, PciAddress
 from nova_gpu.core.vgpu import vgpu as values
-from nova_gpu.core.vgpu import vgpu_capacity, vgpu_group
+from nova_gpu.core.vgpu import vgpu_group
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, Slot, VGPUType
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.virt import sets
@@ -40,7 +40,6 @@ TYPES = {
     for each in (VGPUType("nvidia-1", memory_mib=1024), VGPUType("nvidia-2", memory_mib=2048))
 }
 BUSES = ("10", "20", "30")
-NOBODY = Use(frozenset(), frozenset(), frozenset(), frozenset())
 
 
 class StockTestCase(HostTestCase):
@@ -226,48 +225,16 @@ def alone(bus: str) -> SharedCard:
 
 
 class RoomsTest(unittest.TestCase):
-    def setUp(self) -> None:
-        self.cards = [card(bus) for bus in BUSES]
-        self.rooms = Rooms()
-        self.asked: list[SharedCard] = []
-        original = SharedCard.room
-
-        def room(this: SharedCard, *args: object) -> vgpu_capacity.Room:
-            self.asked.append(this)
-            return original(this, *args)  # type: ignore[arg-type]
-
-        self.enterContext(mock.patch.object(SharedCard, "room", room))
-
-    def test_one_claim_costs_one_card(self) -> None:
-        """And nothing is worked out while nothing changes."""
-        first = self.rooms.of(self.cards, NOBODY)
-        self.assertEqual(len(BUSES), len({each.gpu.address for each in self.asked}))
-        self.asked.clear()
-        self.assertEqual(first, self.rooms.of(self.cards, dataclasses.replace(NOBODY)))
-        self.assertEqual([], self.asked)
-        (group, *_) = vgpu_group.groups({each.gpu.address: each for each in self.cards}).values()
-        given = self.rooms.slots(group, first)
-        self.assertEqual(len(BUSES) * 4, len(given))
-        self.assertIs(given, self.rooms.slots(group, self.rooms.of(self.cards, NOBODY)))
-        self.asked.clear()
-        slots = frozenset({Slot(functions("20")[0], "nvidia-1", 0)})
-        found = self.rooms.of(self.cards, Use(slots, slots, slots, slots))
-        self.assertEqual({self.cards[1].gpu.address}, {each.gpu.address for each in self.asked})
-        room = found[self.cards[1].gpu.address].rooms["nvidia-1"]
-        self.assertEqual((1, 1), (room.taken, room.free))
-
     def test_as_if_it_knew_nothing_whatever_happened_before(self) -> None:
-        chance = random.Random(20261124)
+        chance, rooms = random.Random(20261124), Rooms()
         for use, there in self._history(chance, 100):
-            kept, fresh = (rooms.of(there, use) for rooms in (self.rooms, Rooms()))
+            kept, fresh = (each.of(there, use) for each in (rooms, Rooms()))
             self.assertEqual(fresh, kept)
             for group in vgpu_group.groups({each.gpu.address: each for each in there}).values():
-                self.assertEqual(
-                    Rooms().slots(group, fresh), self.rooms.slots(group, kept), group.key
-                )
+                self.assertEqual(Rooms().slots(group, fresh), rooms.slots(group, kept), group.key)
 
     def _history(self, chance: random.Random, steps: int) -> Iterator[tuple[Use, list[SharedCard]]]:
-        there = [*self.cards, alone("40")]
+        there = [*map(card, BUSES), alone("40")]
         slots = [Slot(f, t, 0) for bus in BUSES for f in functions(bus) for t in TYPES]
         slots += [Slot(there[-1].gpu.address, "nvidia-1", number) for number in range(4)]
         taken: set[Slot] = set()
@@ -278,10 +245,9 @@ class RoomsTest(unittest.TestCase):
                 whole ^= {chance.choice([there[0].gpu.address, *functions("20")])}
             if chance.random() < 0.2:
                 number = chance.randrange(len(there))
-                card = there[number]
-                faulty = {card.gpu.address: cards.reasons("it is faulty")}
+                faulty = {there[number].gpu.address: cards.reasons("it is faulty")}
                 unavailable: Any = chance.choice(({}, faulty))
-                there[number] = dataclasses.replace(card, unavailable=unavailable)
+                there[number] = dataclasses.replace(there[number], unavailable=unavailable)
             if chance.random() < 0.2:
                 number = chance.randrange(len(there))
                 function = chance.choice(list(there[number].card.parents))

@@ -8,7 +8,6 @@ import unittest
 from unittest import mock
 
 from nova import exception as nova_exception
-from nova import objects
 from nova.virt.libvirt import config as vconfig
 
 from nova_gpu.core.guest import devices as devices_told
@@ -184,13 +183,3 @@ class TableTest(unittest.TestCase):
         shown = {row["Start"]: {step for step in row if row[step] == "yes"} for row in rows}
         self.assertEqual({kind.value: {step.value for step in STEPS[kind]} for kind in Kind}, shown)
         self.assertEqual(["Start", *(step.value for step in Step)], list(rows[0]))
-
-    def test_what_nova_spawns(self) -> None:
-        for task, host, kind in (
-            ("spawning", "here", Kind.SPAWN),
-            ("spawning", None, Kind.SPAWN),
-            ("rebuild_spawning", "here", Kind.REBUILD),
-            ("rebuild_spawning", "another", Kind.EVACUATION),
-        ):
-            instance = objects.Instance(task_state=task, host=host)
-            self.assertEqual(kind, Kind.of_spawn(instance, "here"))

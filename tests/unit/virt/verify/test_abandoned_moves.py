@@ -80,6 +80,31 @@ class AbandonedMovesTest(base.BaseTestCase):
             )
         return bool(self.saved)
 
+    def test_two_looks(self) -> None:
+        """One under way may be between two tasks; a live one counts while its domain is here."""
+        self.assertFalse(self.looks(1))
+        self.instance.task_state = "resize_migrating"
+        self.assertFalse(self.looks(1))
+        self.instance.task_state = None
+        self.assertFalse(self.looks(1), "seen anew")
+        self.assertTrue(self.looks(1))
+        self.assertEqual([(MOVE, UUID)], self.placement.moved)
+        self.assertEqual((["error"], [UUID]), (self.saved, self.dropped))
+        self.migration.migration_type, self.migration.status = "live-migration", "running"
+        self.assertFalse(self.looks())
+        self.has = devices(["0000:3b:00.0"])
+        self.assertTrue(self.looks())
+        self.instance.migration_context = None
+        self.assertFalse(self.looks())
+
+    def test_failed_with_its_allocation(self) -> None:
+        """What it keeps is the instance's, which is in ERROR, or was recovered by a hard reboot."""
+        self.migration.status = "error"
+        for self.instance.vm_state in ("error", "active"):
+            self.assertTrue(self.looks())
+        self.placement.allocated.clear()
+        self.assertFalse(self.looks())
+
     def test_others(self) -> None:
         """Moves that are confirmed or reverted, of other hosts, and of instances that moved"""
         for owner, changes in (
