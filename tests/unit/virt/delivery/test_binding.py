@@ -227,41 +227,20 @@ class BindingsTest(base.BaseTestCase):
         self.assertEqual([f"give_to_guests {CARD}"] * 2, self.calls)
         self.assertEqual("vfio-pci", (self.host.path(CARD) / "driver").resolve().name)
 
-
-class UnboundTest(base.BaseTestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path, "gpu-unbound")
-        self.unbound = bind_failures.BindFailures(self.folder)
-        self.log = self.useFixture(fixtures.FakeLogger())
-
-    def reasons(self) -> list[str]:
-        found = bind_failures.unavailable(self.folder, [FIRST_CARD, OTHER_CARD])
-        self.assertLessEqual(found.keys(), {FIRST_CARD.address})
-        return [str(*each) for each in found.values()]
-
-    def test_for_a_time(self) -> None:
+    def test_refused_for_a_time(self) -> None:
         """And a new service tries at once."""
-        self.unbound.add(FIRST_CARD, IN_USE)
-        new = bind_failures.BindFailures(self.folder)
-        new.prune()
-        self.assertEqual((set(), []), (new.unavailable().keys(), self.reasons()))
-        with mock.patch.object(bind_failures, "_RETRY_AFTER_S", 0.0):
-            self.unbound.add(FIRST_CARD, IN_USE)
-        self.assertEqual(set(), self.unbound.unavailable().keys())
-        self.unbound.prune()
+        unbound, new = (bind_failures.BindFailures(self.folder) for _ in range(2))
+        for wait_s, reasons in ((bind_failures._RETRY_AFTER_S, 1), (0.0, 0)):
+            with mock.patch.object(bind_failures, "_RETRY_AFTER_S", wait_s):
+                unbound.add(FIRST_CARD, IN_USE)
+            self.assertEqual(reasons, len(unbound.unavailable()))
+            found = bind_failures.unavailable(self.folder, [FIRST_CARD, OTHER_CARD])
+            self.assertLessEqual(found.keys(), {FIRST_CARD.address})
+        unbound.prune()
         self.assertEqual([], list(self.folder.iterdir()))
-
-    def test_not_written_down(self) -> None:
-        """Only nova-gpu list does not know it then."""
-        self.folder.write_text("no folder")
-        self.unbound.add(FIRST_CARD, IN_USE)
-        self.assertEqual({FIRST_CARD.address}, self.unbound.unavailable().keys())
-        self.assertIn("nova-gpu list does not show the failed binding of GPU", self.log.output)
-        self.unbound.prune()
-        self.assertEqual([], self.reasons())
-        self.unbound.forget(FIRST_CARD.address)
-        self.assertEqual(set(), self.unbound.unavailable().keys())
+        unbound.add(FIRST_CARD, IN_USE)
+        new.prune()
+        self.assertEqual({}, bind_failures.unavailable(self.folder, [FIRST_CARD]))
 
 
 class OpenCardsTest(VerbTestCase):

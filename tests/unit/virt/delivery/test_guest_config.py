@@ -12,7 +12,6 @@ from nova.virt.libvirt import blockinfo
 from nova.virt.libvirt import config as vconfig
 from oslotest import base
 
-from nova_gpu.core import device
 from nova_gpu.core.container import GuestContents, Mount
 from nova_gpu.core.model import GPU
 from nova_gpu.virt.delivery import guest_config
@@ -58,27 +57,6 @@ class AddNodesTest(unittest.TestCase):
         self.assertEqual(("LD_LIBRARY_PATH", "/usr/lib/nova-gpu"), (env.get("name"), env.text))
         self.assertEqual(set(ADDRESSES), domains.gpus_in(xml, domains.Parts({}, {})))
         vconfig.LibvirtConfigGuest().parse_str(xml)
-
-
-DEVICES = tuple(map(device.parse, ("0000:3b:00.0", "0000:5e:00.0/nvidia-63/1")))
-
-
-class GuestMetadataTest(base.BaseTestCase):
-    def xml(self, *devices: device.Device) -> str:
-        guest = vconfig.LibvirtConfigGuest()
-        guest.name, guest.virt_type, guest.os_type = "one", "kvm", "hvm"
-        guest.metadata.append(guest_config.GuestMetaGPUs(devices))
-        return str(guest.to_xml())
-
-    def test_is_read_back(self) -> None:
-        """Of a host that has none of them any more, and in the format of earlier releases"""
-        parts = domains.Parts({}, {}, {}, lambda _: None)
-        xml = self.xml(*DEVICES)
-        self.assertEqual(frozenset(DEVICES), domains.gpus_in(xml, parts))
-        self.assertEqual(frozenset(), domains.gpus_in(self.xml(), parts))
-        self.assertIn('xmlns:gpu="urn:nova-gpu:domain:1"', xml)
-        for each in DEVICES:
-            self.assertIn(f'<gpu:gpu address="{each}"/>', xml)
 
 
 def whole(address: str, *companions: str) -> GPU:

@@ -29,8 +29,7 @@ class CliquesTest(base.BaseTestCase):
         super().setUp()
         root = self.useFixture(fixtures.TempDir()).path
         self.host = hosts.Host(root, processor=processors.EPYC)
-        self.qemu = 8002002
-        self.peers = peer_access.Peers(self.host.roots, lambda: 9000000, lambda: self.qemu)
+        self.peers = peer_access.Peers(self.host.roots, lambda: 9000000, lambda: 8002002)
 
     def cliques(
         self, *held: GPU, word: str | None = "required", hidden: bool = False

@@ -3,14 +3,11 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from oslo_config import fixture as config_fixture
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
-from nova_gpu.core.model import GPU
-from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, Slot
+from nova_gpu.core.vgpu.vgpu import Kind, Slot
 from nova_gpu.virt.delivery import ways
 from tests.fixtures import cards
 from tests.fixtures.bases.host import HostTestCase
@@ -43,12 +40,8 @@ class WaysTest(HostTestCase):
             [(found.whole, []), (plain, [TWO]), (mediated, [ONE])],
             list(found.deliveries([TWO, ONE], kinds.__getitem__)),
         )
-        containers, slot = self.ways("lxc"), Slot.parse("0000:5e:00.0/1g.18gb/900")
-        both: list[GPU | Slot] = [card, slot]
-        given = list(containers.deliveries(both, lambda _: Kind.INSTANCE))
-        self.assertEqual([(containers.whole, both)], given)
         # A part of which nothing is known
-        self.assertEqual(Kind.INSTANCE, containers.part(Kind.MEDIATED).kind)
+        self.assertEqual(Kind.INSTANCE, self.ways("lxc").part(Kind.MEDIATED).kind)
         self.assertEqual(Kind.MEDIATED, found.part(Kind.INSTANCE).kind)
 
     def test_what_divides_cards(self) -> None:
@@ -64,14 +57,3 @@ class WaysTest(HostTestCase):
             self.config(group="gpu", **{option: []})
         self.config(group="gpu", virtual_functions=["many"])
         self.assertRaises(exception.InvalidOption, self.ways, "kvm")
-
-    def test_obstacles_of_a_divided_card(self) -> None:
-        found = self.ways("kvm")
-        gpu = cards.card(CARD)
-        (function,) = cards.addresses("0000:3b:00.4")
-        mediated = Parent(Kind.MEDIATED, {"nvidia-63": 1}, {})
-        by_kind = DividedCard({}, {gpu.address: mediated})
-        self.assertIsNone(found.obstacle(gpu, by_kind))
-        typed = dataclasses.replace(mediated, kind=Kind.TYPED)
-        reason = found.obstacle(gpu, DividedCard({}, {gpu.address: mediated, function: typed}))
-        self.assertIn("has no vfio-dev in sysfs", reason or "")

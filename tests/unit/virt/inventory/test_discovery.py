@@ -17,7 +17,7 @@ from nova_gpu.virt.inventory import discovery
 from tests.fixtures import hosts, nodes, pci, verbs, vgpu
 from tests.fixtures.bases.host import HostTestCase
 
-CARD, DIVIDED = "0000:3b:00.0", "0000:82:00.0"
+CARD = "0000:3b:00.0"
 # Names as NVIDIA's g_vgpu_chip_flags.h has them
 BY_TIME = {1400: "NVIDIA H200X-70C", 1401: "NVIDIA H200X-141C"}
 
@@ -130,50 +130,24 @@ class DeviceSpecTest(SurveyTestCase):
         self.assertRaises(nova_exception.NovaException, discovery.Discovery)
 
 
-class SelectionTestCase(HostTestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.config = self.useFixture(config_fixture.Config(CONF)).config
-        self.config(group="gpu", nvml=False)
-        self.host.add_gpu(DIVIDED, "10de", "26b9", totalvfs=4)
-        for function in vgpu.add_functions(self.host, DIVIDED, 4):
-            vgpu.set_profiles(self.host, function, vgpu.L40S)
-
-    def in_parts(self, *device_spec: str) -> DividedCard | None:
-        return self.sorted_out(*device_spec)[0].get(PciAddress.parse(DIVIDED))
-
-    def sorted_out(
-        self, *device_spec: str
-    ) -> tuple[dict[PciAddress, DividedCard], dict[PciAddress, str]]:
-        found = self.host.gpus()
-        gpus = {gpu.address: gpu for gpu in found}
-        self.config(group="pci", device_spec=device_spec)
-        own = ways.Ways(self.host.roots, lambda _: None, libvirt_version=lambda: 10000000)
-        divided = own.divided(found, {})
-        cards, others = discovery.sorted_out(gpus, divided, own)
-        return {address: shared.card for address, shared in cards.items()}, others
-
-
-class TestInParts(SelectionTestCase):
-    def test_what_nova_is_told_to_give(self) -> None:
-        named = '{"address": "0000:82:00.6", "managed": "no"}'
-        self.assertIsNone(self.in_parts(named))
-        self.assertIsNone(self.in_parts('{"vendor_id": "10de", "product_id": "0000"}'))
-        self.assertIsNotNone(self.in_parts('{"vendor_id": "10de", "product_id": "1111"}'))
-        # What Nova divides itself are mediated devices.
-        self.config(group="devices", enabled_mdev_types=["nvidia-1155"])
-        self.assertIsNotNone(self.in_parts())
-
-
-class TestOnSwitchedBoard(SelectionTestCase):
+class TestOnSwitchedBoard(HostTestCase):
     """Eight H200 of which one has functions"""
 
     def setUp(self) -> None:
         super().setUp()
+        self.config = self.useFixture(config_fixture.Config(CONF)).config
+        self.config(group="gpu", nvml=False)
         self.host = hosts.build("h200-8", self.root / "h200-8")
         self.card = PciAddress.parse("0000:19:00.0")
         self.functions = vgpu.add_functions(self.host, str(self.card), 4)
         self.log = self.useFixture(fixtures.FakeLogger())
+
+    def sorted_out(self) -> tuple[dict[PciAddress, DividedCard], dict[PciAddress, str]]:
+        found = self.host.gpus()
+        own = ways.Ways(self.host.roots, lambda _: None, libvirt_version=lambda: 10000000)
+        gpus = {gpu.address: gpu for gpu in found}
+        cards, others = discovery.sorted_out(gpus, own.divided(found, {}), own)
+        return {address: shared.card for address, shared in cards.items()}, others
 
     def offered(self, names: dict[int, str]) -> set[str]:
         for function in self.functions:

@@ -52,6 +52,10 @@ class GPUsInTest(unittest.TestCase):
 
     def test_what_it_names(self) -> None:
         metadata = guest_config.GuestMetaGPUs((A, C)).to_xml()
+        # The format of earlier releases
+        self.assertIn('xmlns:gpu="urn:nova-gpu:domain:1"', metadata)
+        self.assertIn(f'<gpu:gpu address="{A}"/>', metadata)
+        gone = Slot.parse("0000:5e:00.0/nvidia-63/1")
         edited = guest_config.GuestMetaGPUs((C,)).to_xml().replace(str(C), "the second one")
         theirs = "<other:gpus xmlns:other='urn:other'><gpu address='x'/></other:gpus>"
         pci = hostdev("0x0000", "0x04") + hostdev("0x10000", "0x88")
@@ -78,6 +82,7 @@ class GPUsInTest(unittest.TestCase):
             ([A], domain(node("/dev/nvidia0"), theirs)),
             ([A], domain(node("/dev/nvidia0"), edited)),
             ([B], guest.to_xml()),
+            ([gone], domain(metadata=guest_config.GuestMetaGPUs((gone,)).to_xml())),
         ):
             self.assertNames(expected, xml)
 

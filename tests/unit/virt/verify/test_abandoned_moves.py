@@ -161,16 +161,10 @@ class AbandonedMovesTest(base.BaseTestCase):
 
     def test_hundreds_that_failed_cost_one_look_up(self) -> None:
         """Nova keeps them until their instance is deleted; of some that is gone already."""
-        self.has = devices(["0000:3b:00.0"])
         self.placement.allocated.clear()
-        fields = {"source_compute": HOST, "dest_compute": "host2", "status": "error"}
-        failed = [
-            objects.Migration(id=n, uuid=str(n), instance_uuid=UUID, migration_type=kind, **fields)
-            for n, kind in enumerate(["live-migration", "migration"] * 150)
-        ]
-        patch = fixtures.MockPatchObject
-        name = "get_in_progress_and_error"
-        self.useFixture(patch(objects.MigrationList, name, return_value=failed))
+        self.migration.status = "error"
+        patch, name = fixtures.MockPatchObject, "get_in_progress_and_error"
+        self.useFixture(patch(objects.MigrationList, name, return_value=[self.migration] * 300))
         name = "get_allocations_for_consumer"
         self.useFixture(patch(self.placement, name, side_effect=AssertionError))
         for found in ({"return_value": self.instance}, {"side_effect": OSError("gone")}):
