@@ -233,16 +233,6 @@ class UnseparatedTest(_ThreeCardsTestCase):
         command.find()
         self.assertIsNone(command.joined_cards.unseparated(one))
 
-    def test_unsafe_interrupts(self) -> None:
-        name = "module/vfio_iommu_type1/parameters/allow_unsafe_interrupts"
-        pci.write(self.host.roots.sysfs / name, "Y\n")
-        self.begin()
-        told = len(self.log.output)
-        self.compute.period()
-        self.assertNotIn("interrupt", self.log.output[told:])
-        text = "vfio_iommu_type1.allow_unsafe_interrupts is on: unless the IOMMU remaps interrupts"
-        self.assertIn(text, self.log.output[:told])
-
 
 class OneGroupTest(_ThreeCardsTestCase):
     """Two cards in one IOMMU group, as six V100 of a public cloud are in four"""

@@ -65,6 +65,7 @@ def whole(address: str, *companions: str) -> GPU:
 
 PAIR = whole("0000:3b:00.0", "0000:3b:00.1")
 ALONE = whole("10000:af:1f.0")
+ALONE_AT = ("0x10000", "0xaf", "0x1f", "0x0")
 
 
 def guest(machine_type: str = "pc-q35-7.2", ports: int = 1) -> vconfig.LibvirtConfigGuest:
@@ -89,31 +90,19 @@ class AddCardsTest(unittest.TestCase):
         domain = self.domain(PAIR, ALONE)
         ports = domain.xpath("devices/controller[@model='pcie-root-port']/@index")
         self.assertEqual(["1", "2"], ports)
-        self.assertEqual(
-            [
-                ("3b", "00", "0", "0x01", "0x0", "on"),
-                ("3b", "00", "1", "0x01", "0x1", None),
-                ("af", "1f", "0", "0x02", "0x0", None),
-            ],
-            [
-                (
-                    *(each.find("source/address").get(key)[2:] for key in ("bus", "slot")),
-                    each.find("source/address").get("function")[2:],
-                    each.find("address").get("bus"),
-                    each.find("address").get("function"),
-                    each.find("address").get("multifunction"),
-                )
-                for each in domain.findall("devices/hostdev")
-            ],
-        )
-        for each in domain.findall("devices/hostdev"):
-            self.assertEqual(
-                {"mode": "subsystem", "type": "pci", "managed": "yes"}, dict(each.attrib)
-            )
-            self.assertEqual("0x00", each.find("address").get("slot"))
-        self.assertEqual(
-            ["0x0000", "0x0000", "0x10000"], domain.xpath("devices/hostdev/source/address/@domain")
-        )
+        kind = {"mode": "subsystem", "type": "pci", "managed": "yes"}
+        for each, source, place in zip(
+            domain.findall("devices/hostdev"),
+            (("0x0000", "0x3b", "0x00", "0x0"), ("0x0000", "0x3b", "0x00", "0x1"), ALONE_AT),
+            (("0x01", "0x0", "on"), ("0x01", "0x1", None), ("0x02", "0x0", None)),
+            strict=True,
+        ):
+            self.assertEqual(kind, dict(each.attrib))
+            found = each.find("source/address").get
+            self.assertEqual(source, tuple(map(found, ("domain", "bus", "slot", "function"))))
+            found = each.find("address").get
+            self.assertEqual(place, tuple(map(found, ("bus", "function", "multifunction"))))
+            self.assertEqual("0x00", found("slot"))
 
     def test_cliques(self) -> None:
         """Of the card's first function, which is the one that the driver looks at"""

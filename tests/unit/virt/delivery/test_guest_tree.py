@@ -162,30 +162,18 @@ class RenderTest(GuestTreeTestCase):
 
     def test_tree(self) -> None:
         domain = self.domain(self.guest(), [*PAIR, ELSEWHERE])
-        self.assertEqual(
-            [
-                ("1", "pcie-expander-bus", "249", "0"),
-                ("2", "pcie-root-port", "0x01", "0x00"),
-                ("3", "pcie-switch-upstream-port", "0x02", "0x00"),
-                ("4", "pcie-switch-downstream-port", "0x03", "0x00"),
-                ("5", "pcie-switch-downstream-port", "0x03", "0x01"),
-                ("6", "pcie-expander-bus", "254", "1"),
-                ("7", "pcie-root-port", "0x06", "0x00"),
-            ],
-            [
-                (
-                    each.get("index"),
-                    each.get("model"),
-                    *(
-                        (each.find("target").get("busNr"), each.findtext("target/node"))
-                        if each.find("target") is not None
-                        else (each.find("address").get("bus"), each.find("address").get("slot"))
-                    ),
-                )
-                for each in domain.findall("devices/controller")
-                if each.find("target") is not None or each.find("address") is not None
-            ],
-        )
+        for index, model, *place in (
+            ("1", "pcie-expander-bus", "249", "0"),
+            ("2", "pcie-root-port", "0x01", "0x00"),
+            ("3", "pcie-switch-upstream-port", "0x02", "0x00"),
+            ("4", "pcie-switch-downstream-port", "0x03", "0x00"),
+            ("5", "pcie-switch-downstream-port", "0x03", "0x01"),
+            ("6", "pcie-expander-bus", "254", "1"),
+            ("7", "pcie-root-port", "0x06", "0x00"),
+        ):
+            (one,) = domain.xpath(f"devices/controller[@index='{index}'][@model='{model}']")
+            self.assertEqual(place, one.xpath("*/@busNr|target/node/text()|*/@bus|*/@slot"))
+        self.assertEqual(7, len(domain.xpath("devices/controller[target or address]")))
         buses = domain.xpath("devices/hostdev/address/@bus")
         self.assertEqual(["0x04", "0x05", "0x07"], buses)
 

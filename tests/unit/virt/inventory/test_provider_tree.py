@@ -48,6 +48,24 @@ class ProviderTreeTest(unittest.TestCase):
         provider_tree.publish(self.tree, uuid, KEY, offer, self.supply)
         return uuid
 
+    def test_a_group_is_found_again_with_what_an_operator_has_given_it(self) -> None:
+        """And another node's groups are not ours."""
+        uuid = self._publish()
+        self.tree.add_traits(uuid, "CUSTOM_RACK_7")
+        self.tree.new_root("node2", uuidutils.generate_uuid())
+        self.tree.new_child("node2_gpu_10de_2335_lxc", "node2")
+        self.tree.new_child("node_0000:05:00.0", ROOT)
+        self.assertEqual(uuid, self._publish(reserved=1))
+        found = (provider_tree.groups_in(self.tree, "node", in_parts=n) for n in (False, True))
+        self.assertEqual([{KEY: uuid}, {}], list(found))
+        traits = self.tree.data(uuid).traits
+        self.assertLessEqual({"OWNER_NOVA", "CUSTOM_GPU", "CUSTOM_RACK_7"}, traits)
+        # A trait of the node would satisfy a query without choosing a group.
+        self.assertEqual(set(), self.tree.data(ROOT).traits)
+        provider_tree.withdraw(self.tree, uuid, KEY, self.supply)
+        kept = self.tree.data(uuid).inventory["PGPU"]
+        self.assertEqual((2, 2), (kept["total"], kept["reserved"]))
+
     def test_a_class_for_the_model_stays(self) -> None:
         """Placement refuses to remove what instances have."""
         record = self.tree.data(self._publish(reserved=1)).inventory["PGPU"]
@@ -100,13 +118,6 @@ class ProvidersTest(base.BaseTestCase):
         self.assertEqual({KNOWN: UUID}, self.of())
         self.path.unlink()
         self.assertEqual({KNOWN: ASKED, NEW: ASKED}, self.of(), "when Placement comes up")
-
-    def test_what_was_not_written_to_the_end(self) -> None:
-        self.keep()
-        text = self.path.read_text()
-        for damaged in ("", text[:-5], text.replace(UUID, "a uuid"), "[]", "[[[", '{"node": 1}'):
-            self.path.write_text(damaged)
-            self.assertEqual({KNOWN: ASKED, NEW: ASKED}, self.of(), damaged)
 
     def test_written_when_it_changes(self) -> None:
         kept = provider_tree.Providers(self.path)

@@ -34,7 +34,6 @@ class GatherTest(base.BaseTestCase):
         self.instance = self.compute.instance({"gpus": "1"}, (self.provider, WHOLE))
         self.compute.spawn(self.instance)
         self.instance.vm_state = "active"
-        self.away: set[str] = set()
         self.allocated = {self.instance.uuid: 1}
         for owner, name, what in (
             (gather_host, "read_providers", self._providers),
@@ -48,17 +47,11 @@ class GatherTest(base.BaseTestCase):
         ):
             self.useFixture(fixtures.MockPatchObject(owner, name, what))
 
-    def _answer(self, who: str) -> None:
-        if who in self.away:
-            raise OSError(f"{who} is away\nand its stack below")
-
     def _providers(self, *_: Any) -> dict[str, Provider]:
-        self._answer("Placement")
         card = devices([WHOLE])
         return {self.provider: Provider("h_gpu", 1, 0, self.allocated, card)}
 
     def _records(self, *_: Any) -> records.Records:
-        self._answer("Nova's database")
         return records.Records({self.instance.uuid: frozenset({(self.provider, WHOLE)})})
 
     def _instance(self, context: Any, uuid: str) -> Any:
@@ -77,9 +70,13 @@ class GatherTest(base.BaseTestCase):
 
     def test_who_does_not_answer(self) -> None:
         """Is named, with where to look; the others are asked all the same."""
-        for who, lacking in (("Placement", "providers"), ("Nova's database", "instances")):
-            self.away = {who}
-            found = self.gather()
+        for who, lacking, asked in (
+            ("Placement", "providers", (gather_host, "read_providers")),
+            ("Nova's database", "instances", (records, "read")),
+        ):
+            away = OSError(f"{who} is away\nand its stack below")
+            with fixtures.MockPatchObject(*asked, side_effect=away):
+                found = self.gather()
             (unread,) = found.unread
             self.assertTrue(unread.startswith(f"{who}: {who} is away; see "), unread)
             missing = [n for n in ("guests", "instances", "providers") if not getattr(found, n)]
