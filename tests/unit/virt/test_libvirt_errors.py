@@ -180,10 +180,8 @@ class BlameTest(unittest.TestCase):
             raise error
         return libvirt_errors.blame(error, self.NAMES)
 
-    def test_names_the_function(self) -> None:
+    def test_names_the_function_none_or_another(self) -> None:
         self.assertEqual(self.OWN, self.blame(self.TEXT))
-
-    def test_names_none_or_another(self) -> None:
         found = self.blame("failed to open /dev/vfio/60: Input/output error")
         self.assertEqual(dataclasses.replace(self.OWN, name=None, is_its_own=False), found)
         self.assertIsNone(self.blame(self.TEXT.replace("3b", "3c")))

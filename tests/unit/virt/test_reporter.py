@@ -56,12 +56,13 @@ class ReportTest(BulletinTest):
         *,
         faults: Mapping[PciAddress, str] | None = None,
         reserved: Mapping[PciAddress, str] | None = None,
+        owners: Mapping[PciAddress, Owner] | None = None,
     ) -> None:
         own = {a: cards.reasons(text, scope=Scope.ALL) for a, text in (obstacles or {}).items()}
         unavailable = availability.merge(cards.unavailable(faults, reserved), own)
         mode = DeliveryMode.LXC
         self.offered = card_groups.offered(self.cards, self.offered, mode, unavailable)
-        self.reporter.report(self.cards, unavailable, self.offered, {})
+        self.reporter.report(self.cards, unavailable, self.offered, owners or {})
 
     def assertSaid(self, count: int, words: str) -> None:
         self.assertEqual(count, self.log.output.count(words), self.log.output)
@@ -92,6 +93,18 @@ class ReportTest(BulletinTest):
         (recovery,) = self.events
         self.assertEqual(["gpu.recover"], self.types())
         self.assertEqual("2 ECC errors; reset it", recovery.reason)
+
+    def test_an_instances(self) -> None:
+        for faults, reserved, words in (
+            ({FIRST: "gone"}, {}, "does not work for the instance that has it: gone"),
+            ({}, {FIRST: "2 ECC errors"}, "stays with the instance that has it"),
+        ):
+            self.report(faults=faults, reserved=reserved, owners={FIRST: OWNER})
+            self.assertSaid(1, words)
+            (fault,) = self.events
+            self.assertEqual(("gpu1", (A,), UUID, 1), _main(fault))
+            self.assertEqual("a-project", fault.project_id)
+            self.events.clear()
 
 
 class StrangersTest(BulletinTest):
