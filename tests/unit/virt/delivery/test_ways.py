@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import fixtures
 from oslo_config import fixture as config_fixture
 
 from nova_gpu.conf import CONF
@@ -46,12 +47,18 @@ class WaysTest(HostTestCase):
 
     def test_what_divides_cards(self) -> None:
         """An option that the host would ignore is refused."""
-        for option, value, kind, other, wanted in (
-            ("virtual_functions", "8086:56c0=4", "kvm", "lxc", {"8086:56c0": 4}),
-            ("mig_profile", "10de:2335=1g.18gb", "lxc", "kvm", {"10de:2335": "1g.18gb"}),
+        vf, mig = {"8086:56c0": 4}, {"10de:2335": "1g.18gb"}
+        for option, value, kind, other, wanted, verb in (
+            ("virtual_functions", "8086:56c0=4", "kvm", "lxc", vf, "enable_functions"),
+            ("mig_profile", "10de:2335=1g.18gb", "lxc", "kvm", mig, "make_mig_instances"),
         ):
             self.config(group="gpu", **{option: [value]})
-            self.assertEqual(wanted, self.ways(kind).wanted)
+            found = self.ways(kind)
+            self.assertEqual(wanted, found.wanted)
+            with fixtures.MockPatch(f"nova_gpu.privsep.vgpu.{verb}", return_value=7) as patch:
+                found.divide(CARD, *wanted.values())
+            (call,) = patch.mock.mock_calls
+            self.assertEqual([CARD, *wanted.values()], [*call.args, *call.kwargs.values()])
             error = self.assertRaises(exception.InvalidOption, self.ways, other)
             self.assertIn(f"[gpu]{option} = '{value}'", str(error))
             self.config(group="gpu", **{option: []})

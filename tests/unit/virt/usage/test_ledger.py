@@ -339,13 +339,6 @@ class StartsTest(LedgerTestCase):
             raise OSError
         self.assertTaken()
 
-    def test_nobodys_while_it_is_cleaned(self) -> None:
-        with self.ledger.clean(A):
-            self.assertTaken(A)
-            self.assertRefused("0000:01:00.0.*being cleaned", self.hold("one", A, B))
-            self.assertRefused("0000:01:00.0.*being cleaned", self.ledger.clean(A))
-        self.assertTaken()
-
     def test_what_somebody_has(self) -> None:
         self.see(one={A})
         self.ledger.keep("two", [B])
