@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
 from concurrent import futures
 
@@ -40,13 +39,6 @@ class CountersTest(base.BaseTestCase):
             ),
             counters.read(self.folder),
         )
-
-    def test_no_operation_waits_for_the_disk(self) -> None:
-        """No decision depends on them, and a deletion of 8 GPUs writes them 8 times."""
-        counters.begin(self.folder)
-        self.useFixture(fixtures.MockPatchObject(os, "fsync", side_effect=AssertionError))
-        counters.cleaned(1, clean=True)
-        self.assertEqual({"clean": 1}, counters.read(self.folder).cleanings)
 
     def test_none_is_lost_between_threads(self) -> None:
         counters.begin(self.folder)

@@ -30,9 +30,14 @@ class Parent:
 class DriverTest(base.BaseTestCase):
     def test_id_maps_that_privsep_can_send(self) -> None:
         """It sends tuples, and no objects of Nova's configuration of a guest."""
-        kind = vconfig.LibvirtConfigGuestUIDMap
-        (found,) = GPULibvirtDriver._create_idmaps(kind, ["0:1000:65536"])
-        self.assertIsInstance(found, tuple)
+        # Nova tells uid maps from gid maps by their class.
+        for kind in (vconfig.LibvirtConfigGuestUIDMap, vconfig.LibvirtConfigGuestGIDMap):
+            (found,) = GPULibvirtDriver._create_idmaps(kind, ["0:1000:65536"])
+            self.assertIsInstance(found, kind)
+            self.assertIsInstance(found, tuple)
+            self.assertEqual((0, 1000, 65536), tuple(found))
+            (plain,) = libvirt_driver.LibvirtDriver._create_idmaps(kind, ["0:1000:65536"])
+            self.assertEqual(plain.to_xml(), found.to_xml())
 
     def test_statistics_where_novas_driver_has_none(self) -> None:
         """Nova 31.0, which is not among the releases that the tests run with"""

@@ -4,54 +4,20 @@
 from __future__ import annotations
 
 import pathlib
-import types
 from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 import fixtures
-from nova import exception as nova_exception
 from nova import objects
-from nova.virt.libvirt import guest as libvirt_guest
-from oslo_utils.fixture import uuidsentinel as uuids
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import availability, exception
-from nova_gpu.core.scheduling import stats
 from nova_gpu.virt import cards, counters
-from nova_gpu.virt.ended_moves import EndedMoves
 from nova_gpu.virt.inventory import discovery
 from nova_gpu.virt.inventory.card_inventory import CardInventory
-from nova_gpu.virt.usage.ledger import Ledger
-from nova_gpu.virt.usage.reader import UsageReader
-from tests.fixtures import hosts
-from tests.fixtures.bases.compute import DIVIDED, ONE, TWO, ComputeTestCase
-from tests.fixtures.compute import Compute, devices
-from tests.fixtures.histories import NODENAME
+from tests.fixtures.bases.compute import ONE, TWO, ComputeTestCase
 
 NEW = "0000:d8:00.0"
-# Others' tests of a period have it replaced.
-_settle = EndedMoves.settle
-
-
-class PlacementOfOne:
-    """One provider, and what Placement says is allocated of it"""
-
-    def __init__(self, provider_uuid: str) -> None:
-        self.provider_uuid = provider_uuid
-        self.looks = 0
-
-    def get_provider_by_name(self, context: object, name: str) -> dict[str, str]:
-        return {"uuid": uuids.node}
-
-    def get_providers_in_tree(self, context: object, uuid: str) -> list[dict[str, Any]]:
-        group = f"{NODENAME}_gpu_10de_2335_pci"
-        named = {uuids.node: NODENAME, self.provider_uuid: group}
-        return [{"uuid": item, "name": named[item], "generation": 3} for item in named]
-
-    def get_allocations_for_resource_provider(self, context: object, uuid: str) -> Any:
-        self.looks += uuid == self.provider_uuid
-        return types.SimpleNamespace(allocations={uuids.stranger: {"resources": {"PGPU": 1}}})
 
 
 class HostGPUsTest(ComputeTestCase):
@@ -74,23 +40,6 @@ class HostGPUsTest(ComputeTestCase):
         instance = self.compute.instance({"gpus": "1"}, (self.provider, ONE))
         self.compute.spawn(instance)
         return instance
-
-    def test_free(self) -> None:
-        """Whole ones, and shared ones with room, as the scheduler reads them too"""
-        publication = self.gpus.publication
-        self.assertEqual([DIVIDED], [str(each) for each in self.gpus.vgpus.cards.look.cards])
-        told = stats.loads(publication.stats() or "")
-        self.assertEqual((3, 3, 1), (publication.free(), told.cards, told.divided.free))
-        instance = self.boot()
-        self.compute.period()
-        self.assertEqual(2, publication.free())
-        self.compute.delete(instance)
-        self.compute.period()
-        self.assertEqual(3, publication.free())
-        bare = self.useFixture(Compute(hosts.Host(self.useFixture(fixtures.TempDir()).path)))
-        self.assertIsNone(bare.gpus.publication.stats())
-        self.assertEqual([bare.tree.data(NODENAME).uuid], bare.tree.get_provider_uuids())
-        self.assertFalse(bare.gpus.has_gpus)
 
     def test_cards_that_come_go_and_fail(self) -> None:
         self.host.remove(TWO)
@@ -139,34 +88,3 @@ class HostGPUsTest(ComputeTestCase):
         self.assertEqual(set(), self.resources())
         self.compute.publish()
         self.assertEqual((2, before), (len(before), self.resources()))
-
-    def test_what_an_earlier_service_had_begun(self) -> None:
-        """A guest that runs keeps its card whatever the service forgot."""
-        instance = self.boot()
-        self.compute.restart()
-        usage = self.compute.gpus.ledger.now
-        self.assertEqual(devices([ONE]), usage.had_by(instance.uuid))
-        self.assertEqual(devices([ONE]), usage.taken())
-
-    def test_diagnostics(self) -> None:
-        guest = libvirt_guest.Guest(self.compute.libvirt.domains[self.boot().uuid])
-        self.useFixture(
-            fixtures.MockPatchObject(
-                libvirt_guest.Guest, "get_xml_desc", lambda g: g._domain.get_xml_desc()
-            )
-        )
-        found = self.gpus.diagnostics(guest)
-        self.assertEqual((ONE, "10de:2335"), (found["gpu0_address"], found["gpu0_product"]))
-
-    def test_moves_are_ended_once_the_database_has_answered(self) -> None:
-        gpus, libvirt, placement = self.gpus, self.compute.libvirt, PlacementOfOne(self.provider)
-        unknown = nova_exception.MigrationNotFound(migration_id=uuids.stranger)
-        for owner, name, what in (
-            (objects.Migration, "get_by_uuid", lambda *_: (_ for _ in ()).throw(unknown)),
-            (type(self.compute), "reportclient", placement),
-        ):
-            self.useFixture(fixtures.MockPatchObject(owner, name, what))
-        for ledger, looks in ((Ledger(), 0), (gpus.ledger, 1)):
-            reader = UsageReader(libvirt, ledger, mock.Mock())
-            _settle(EndedMoves(libvirt, ledger, gpus.assigned, gpus.releases, reader, mock.Mock()))
-            self.assertEqual(looks, placement.looks)

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 
 import fixtures
 import libvirt
@@ -44,13 +43,11 @@ class ReachingTest(base.BaseTestCase):
         self.host = Libvirt()
         self.host.domains[uuids.guest] = self.guest
         self.ledger = Ledger()
-        self.see({uuids.guest: frozenset({OTHER})})
+        named, reached = frozenset({OWN, OTHER}), frozenset({OTHER})
+        self.ledger.saw_domains({uuids.guest: named}, {uuids.guest: reached})
         usage = UsageReader(self.host, self.ledger, lambda: None)
         self.useFixture(fixtures.MockPatchObject(usage, "look_again"))
         self.parts = self.host, self.ledger, usage, reporter.Reporter()
-
-    def see(self, reached: Mapping[str, frozenset[PciAddress]]) -> None:
-        self.ledger.saw_domains({uuids.guest: frozenset({OWN, OTHER})}, reached)
 
     def read(self, **facts: frozenset[str]) -> None:
         """Have the database answer."""
@@ -89,10 +86,3 @@ class ReachingTest(base.BaseTestCase):
         self.guest.ends = True
         self.assertFalse(self.settle())
         self.assertIn(f"Stopped the guest {uuids.guest}", self.log.output)
-
-    def test_one_with_its_own_alone(self) -> None:
-        self.config(group="gpu", stop_guests_that_reach_others=True)
-        self.see({})
-        self.read()
-        self.assertTrue(self.settle())
-        self.assertEqual("", self.guest.noted)

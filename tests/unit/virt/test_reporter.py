@@ -12,10 +12,9 @@ from oslotest import base
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import availability
-from nova_gpu.core.availability import Scope, Source
+from nova_gpu.core.availability import Scope
 from nova_gpu.core.device import Device
-from nova_gpu.core.model import GPU, DeliveryMode, PciAddress, Product
-from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.core.model import DeliveryMode, PciAddress, Product
 from nova_gpu.notifications import Event
 from nova_gpu.virt import reporter
 from nova_gpu.virt.inventory import card_groups
@@ -28,7 +27,6 @@ FIRST, SECOND = cards.addresses(A, B)
 FERMI = Product("10de", "1091", "Tesla M2090", "fermi")
 UUID = "9a3b8c5e-53e3-4b54-9b9f-1c9b6a1a2a33"
 OWNER = Owner(UUID, "a-project")
-OWNERS = {FIRST: OWNER}
 
 
 class BulletinTest(base.BaseTestCase):
@@ -59,10 +57,9 @@ class ReportTest(BulletinTest):
         faults: Mapping[PciAddress, str] | None = None,
         reserved: Mapping[PciAddress, str] | None = None,
         owners: Mapping[PciAddress, Owner] | None = None,
-        source: Source = Source.HOST,
     ) -> None:
         own = {a: cards.reasons(text, scope=Scope.ALL) for a, text in (obstacles or {}).items()}
-        unavailable = availability.merge(cards.unavailable(faults, reserved, source), own)
+        unavailable = availability.merge(cards.unavailable(faults, reserved), own)
         mode = DeliveryMode.LXC
         self.offered = card_groups.offered(self.cards, self.offered, mode, unavailable)
         self.reporter.report(self.cards, unavailable, self.offered, owners or {})
@@ -102,55 +99,12 @@ class ReportTest(BulletinTest):
             ({FIRST: "gone"}, {}, "does not work for the instance that has it: gone"),
             ({}, {FIRST: "2 ECC errors"}, "stays with the instance that has it"),
         ):
-            self.report(faults=faults, reserved=reserved, owners=OWNERS)
+            self.report(faults=faults, reserved=reserved, owners={FIRST: OWNER})
             self.assertSaid(1, words)
             (fault,) = self.events
             self.assertEqual(("gpu1", (A,), UUID, 1), _main(fault))
             self.assertEqual("a-project", fault.project_id)
             self.events.clear()
-
-    def test_of_a_quarantine_it_was_told_elsewhere(self) -> None:
-        self.report(reserved={FIRST: "not clean"}, source=Source.QUARANTINE)
-        self.assertEqual([], self.types())
-        self.report()
-        self.assertEqual(["gpu.recover"], self.types())
-
-
-class GuestsTest(BulletinTest):
-    def test_one_event_for_each_product(self) -> None:
-        kepler = cards.placed("0000:08:00.0", product=Product("10de", "1023", "K40m", "kepler"))
-        own = _products(*reversed(self.cards))
-        self.reporter.claimed(OWNER, own | _products(kepler))
-        self.assertEqual(
-            [("gpu1", (A, B), UUID, 2), ("gpu1", ("0000:08:00.0",), UUID, 1)],
-            [_main(event) for event in self.events],
-        )
-        self.assertEqual(["gpu.claim", "gpu.claim"], self.types())
-        self.reporter.released(OWNER, own)
-        self.reporter.released(OWNER, own)
-        self.assertEqual(["gpu.release"], self.types())
-        self.reporter.claimed(OWNER, own)
-        self.reporter.released(OWNER, own)
-        self.assertEqual(["gpu.claim", "gpu.release"], self.types())
-        self.reporter.claimed(OWNER, {})
-        self.assertEqual([], self.types())
-
-    def test_vgpus(self) -> None:
-        vgpus: dict[Device, Product] = {Slot(FIRST, "nvidia-35", n): FERMI for n in (1, 0)}
-        self.reporter.claimed(OWNER, _products(*self.cards[1:]) | vgpus)
-        whole, parts = self.events
-        self.assertEqual(((B,), None), (whole.addresses, whole.vgpu_type))
-        slots = (f"{A}/nvidia-35/0", f"{A}/nvidia-35/1")
-        self.assertEqual((slots, "nvidia-35"), (parts.addresses, parts.vgpu_type))
-        self.assertEqual((UUID, "a-project"), (parts.instance_uuid, parts.project_id))
-        self.events.clear()
-        for _ in range(2):
-            self.reporter.released(OWNER, vgpus)
-        self.assertEqual(["gpu.release"], self.types())
-        self.reporter.quarantined(self.cards[0], "not clean; see the log", OWNERS[FIRST])
-        (event,) = self.events
-        self.assertEqual(("gpu1", (A,), UUID, 1), _main(event))
-        self.assertEqual("not clean; see the log", event.reason)
 
 
 class StrangersTest(BulletinTest):
@@ -174,22 +128,6 @@ class StrangersTest(BulletinTest):
         self.assertEqual(3, self.said())
 
 
-class SharedTest(BulletinTest):
-    def test_each_is_said_once_and_when_it_is_over(self) -> None:
-        opened = {
-            "two": frozenset({FIRST}),
-            "one": frozenset({FIRST}),
-            "three": frozenset[Device](),
-        }
-        for _ in range(2):
-            self.reporter.report_shared(opened)
-        self.assertEqual(1, self.log.output.count(f"Several guests can open GPU {A}: one, two. "))
-        self.reporter.report_shared({**opened, "three": frozenset({FIRST})})
-        self.assertIn(f"Several guests can open GPU {A}: one, three, two. ", self.log.output)
-        self.reporter.report_shared({"one": frozenset({FIRST})})
-        self.assertIn(f"Only one guest can open GPU {A} now.", self.log.output)
-
-
 class ReachedTest(BulletinTest):
     """What running guests reach that is not their own"""
 
@@ -199,27 +137,6 @@ class ReachedTest(BulletinTest):
             reached=reached, records=records.Records(counted, projects={"two": "theirs"})
         )
         self.reporter.report_reached(usage, lambda devices: {each: FERMI for each in devices})
-
-    def test_once_for_both(self) -> None:
-        for _ in range(2):
-            self.report({"one": frozenset({FIRST})})
-        said = [line for line in self.log.output.splitlines() if A in line]
-        self.assertEqual(1, len(said), said)
-        expected = f"The guest one reaches GPU {A}, which is not its own and which the instances "
-        self.assertIn(f"{expected}two have: ", said[0])
-        self.assertEqual(
-            [("one", None, A), ("two", "theirs", A)],
-            [(e.instance_uuid, e.project_id, *e.addresses) for e in self.events],
-        )
-        self.assertEqual(["gpu.reached"] * 2, self.types())
-        self.report({})
-        self.assertIn(f"The guest one, which reached GPU {A}, has ended", self.log.output)
-
-    def test_of_what_is_no_product_of_the_host(self) -> None:
-        usage = ledger.Snapshot(reached={"one": frozenset({FIRST})})
-        self.reporter.report_reached(usage, lambda devices: {})
-        (event,) = self.events
-        self.assertEqual(((A,), 1, None), (event.addresses, event.count, event.product))
 
     def test_starts_and_deletions_in_parallel(self) -> None:
         """Of instances with eight cards, whose domains Nova removes twice"""
@@ -277,16 +194,6 @@ class ReachedTest(BulletinTest):
                 after_start.released(OWNER, {FIRST: FERMI, SECOND: FERMI})
             self.assertEqual(expected, [event.addresses for event in self.events])
             self.events.clear()
-
-    def test_stopped(self) -> None:
-        reached = {"one": frozenset({FIRST}), "two": frozenset({SECOND})}
-        self.reporter.report_stopped({"one": None, "two": "it is busy"}, reached)
-        self.assertIn("Stopped the guest one, which reached GPUs that are not", self.log.output)
-        self.assertIn(f"not its own, {B}: it is busy. ", self.log.output)
-
-
-def _products(*found: GPU) -> dict[Device, Product]:
-    return {card.address: card.product for card in found}
 
 
 def _main(event: Event) -> tuple[str | None, tuple[str, ...], str | None, int]:

@@ -43,12 +43,6 @@ class ForEachTest(base.BaseTestCase):
         self.assertEqual("zero", str(error))
         self.assertEqual([1, 2], sorted(done))
 
-    def test_one_alone_needs_no_thread(self) -> None:
-        found = []
-        threads.for_each(lambda _: found.append(threading.current_thread()), ["it"])
-        threads.for_each(lambda _: found.append(threading.current_thread()), [])
-        self.assertEqual([threading.current_thread()], found)
-
     def test_they_carry_the_request(self) -> None:
         """Or none, as in a periodic task; other tests of the process may have left one."""
         self.useFixture(request_fixture.ClearRequestContext())

@@ -152,28 +152,6 @@ class IllCardsTest(VariantsTestCase):
                 self.compute.restart()
                 self.assertEqual((8, 0), self.inventory("1091"))
 
-    def test_all_cards_of_a_group(self) -> None:
-        server = self.boot({"gpus": "1"}, self.compute.provider("1091"), SICK)
-        for card in self.host.gpus():
-            self.host.remove(str(card.address))
-        self.compute.restart()
-        total, reserved = self.inventory("1091")
-        self.assertEqual(1, total - reserved)
-        self.assertIn(server.uuid, self.compute.libvirt.domains)
-
-    def test_another_product_in_its_place(self) -> None:
-        self.host.remove(SICK)
-        self.host.add_gpu(SICK, "10de", "1023", numa_node=0, minor=4)
-        self.compute.period()
-        self.assertEqual({"1091": 7, "1023": 1}, self.whole())
-
-    def test_a_host_that_cannot_be_read(self) -> None:
-        """What was known of it counts."""
-        devices = self.host.devices
-        devices.rename(devices.with_name("away"))
-        self.compute.period()
-        self.assertEqual((8, 0), self.inventory("1091"))
-
 
 class NotDividedTest(VariantsTestCase):
     """Hosts that booted, and on which what divides their cards failed: none of these is whole."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from unittest import mock
 
 import fixtures
@@ -16,11 +16,13 @@ from oslotest import base
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
-from nova_gpu.core.model import GPU
+from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.host.pci import discovery
 from nova_gpu.host.vfio import passthrough
-from nova_gpu.virt.delivery import bind_failures, binding
+from nova_gpu.virt.delivery import bind_failures, binding, open_cards
 from nova_gpu.virt.usage import ledger, records
 from tests.fixtures import cards, hosts, pci
+from tests.fixtures.verbs import VerbTestCase
 
 CARD, AUDIO = "0000:3b:00.0", "0000:3b:00.1"
 FIRST_CARD, OTHER_CARD = cards.card(CARD), cards.card("0000:5e:00.0")
@@ -89,36 +91,27 @@ class BindingsTest(base.BaseTestCase):
         self.bindings.finish(card, "one")
         self.assertTrue(passthrough.is_with_vfio(card, self.host.roots))
 
-    def test_some_of_the_daemons_threads_are_left(self) -> None:
-        """Also where the host's driver hangs, of all cards, and one is cleaned meanwhile."""
+    def test_half_of_the_daemon_is_left_to_nova(self) -> None:
         config = self.useFixture(config_fixture.Config(CONF)).config
         config(group="nova_sys_admin", thread_pool_size=4)
         found = [cards.card(f"0000:4{n}:00.0", "nouveau") for n in range(4)]
-        for card in found:
-            self.host.add_gpu(str(card.address), "10de", "25b6", driver="nouveau")
-        hang, both, begun = threading.Event(), threading.Semaphore(0), []
-        self.addCleanup(hang.set)
+        two, at_once, most = threading.Barrier(2, timeout=200), [], []
 
         def bind(address: str) -> None:
-            begun.append(address)
-            both.release()
-            hang.wait(200)
-            self.host.bind(address, "vfio-pci")
+            at_once.append(address)
+            most.append(len(at_once))
+            two.wait()
+            at_once.remove(address)
 
         self.useFixture(fixtures.MonkeyPatch("nova_gpu.privsep.vfio.give_to_guests", bind))
+        for card in found:
+            self.host.add_gpu(str(card.address), "10de", "25b6", driver="nouveau")
         bindings = self.new_service()
         for card in found:
             bindings.begin(card, "one")
-        for _ in range(2):
-            self.assertTrue(both.acquire(timeout=200))
-        self.assertFalse(both.acquire(timeout=1), "a third one")
-        hang.set()
         for card in found:
-            bindings.finish(card, "one")
-        self.assertEqual(sorted(str(card.address) for card in found), sorted(begun))
-        with bindings.share.one():  # as who cleans it
-            self.host.bind(str(found[0].address), "nouveau")
-            bindings.give_to_guests(found[0])
+            bindings._begun[card.address][1].result(200)
+        self.assertEqual(2, max(most))
 
     def test_begun_in_vain(self) -> None:
         """It is not tried a second time for the same start, and for another one it is."""
@@ -133,12 +126,6 @@ class BindingsTest(base.BaseTestCase):
         self.bindings.finish(card, "other")
         self.assertTrue(passthrough.is_with_vfio(card, self.host.roots))
         self.assertEqual([f"give_to_guests {CARD}"] * 3, self.calls)
-
-    def test_a_companion_alone_with_the_host_is_bound(self) -> None:
-        card = self.card("vfio-pci")
-        self.host.bind(AUDIO, "snd_hda_intel")
-        self.bindings.give_to_guests(card)
-        self.assertEqual([f"give_to_guests {CARD}"], self.calls)
 
     def test_prepared(self) -> None:
         """Nobody is woken for it to be given, and to be given back once in a service's life."""
@@ -159,13 +146,6 @@ class BindingsTest(base.BaseTestCase):
             self.bindings.cleaned([card])
         self.assertEqual([], self.calls)
 
-    def test_gone(self) -> None:
-        card = self.card("vfio-pci")
-        for function in (CARD, AUDIO):
-            self.host.remove(function)
-        self.bindings.cleaned([card])
-        self.assertEqual([], self.calls)
-
     def test_refused_to_guests(self) -> None:
         """Until it is given to one, or forgiven"""
         card = self.card("nouveau")
@@ -184,20 +164,6 @@ class BindingsTest(base.BaseTestCase):
             forgive()
             self.assertEqual(set(), self.bindings.unavailable().keys())
             self.assertEqual({}, bind_failures.unavailable(self.folder, [card]))
-
-    def test_refused_to_the_host(self) -> None:
-        """Whatever privsep raises: a guest is being removed. It is said once, and tried again."""
-        card = self.card("nouveau")
-        self.bindings.give_to_guests(card)
-        self.error = ValueError("no daemon")
-        for _ in range(2):
-            self.bindings.cleaned([card])
-        self.assertEqual(
-            1, self.log.output.count(f"Failed to return GPU {CARD} to the host's drivers")
-        )
-        self.error = None
-        self.bindings.cleaned([card])
-        self.assertEqual(3, self.calls.count(f"give_to_host {CARD}"))
 
     def test_in_use_for_a_moment(self) -> None:
         """After a refused or ended start nothing is wrong; a period later it may be."""
@@ -232,25 +198,6 @@ class BindingsTest(base.BaseTestCase):
         counted = {"one": frozenset({("here", str(card.address))})}
         self.ledger.read_records(lambda guests: records.Records(counted))
 
-    def test_taken_again_of_whoever_has_it(self) -> None:
-        """Also where its domain is gone: a reboot had failed. Nobody's is given back at once."""
-        card = self.card("nouveau")
-        self.count(card)
-        for _ in range(2):
-            self.bindings.looked([card])
-        self.assertEqual([f"give_to_guests {CARD}"], self.calls)
-        self.host.bind(CARD, "nouveau")
-        for error in (IN_USE, TypeError("whatever privsep raises: no such error class")):
-            self.error = error
-            self.new_service().looked([card])
-            self.assertIn(str(error), self.log.output)
-        self.error = None
-        self.bindings.looked([card])
-        self.calls.clear()
-        self.ledger.read_records(lambda guests: records.Records({}))
-        self.bindings.looked([card])
-        self.assertEqual([f"give_to_host {CARD}"], self.calls)
-
     def test_a_start_waits_for_a_card_that_is_given_back(self) -> None:
         card = self.card("nouveau")
         self.bindings.give_to_guests(card)
@@ -280,38 +227,55 @@ class BindingsTest(base.BaseTestCase):
         self.assertEqual([f"give_to_guests {CARD}"] * 2, self.calls)
         self.assertEqual("vfio-pci", (self.host.path(CARD) / "driver").resolve().name)
 
+    def test_refused_for_a_time(self) -> None:
+        """And a new service tries at once."""
+        unbound, new = (bind_failures.BindFailures(self.folder) for _ in range(2))
+        for wait_s, reasons in ((bind_failures._RETRY_AFTER_S, 1), (0.0, 0)):
+            with mock.patch.object(bind_failures, "_RETRY_AFTER_S", wait_s):
+                unbound.add(FIRST_CARD, IN_USE)
+            self.assertEqual(reasons, len(unbound.unavailable()))
+            found = bind_failures.unavailable(self.folder, [FIRST_CARD, OTHER_CARD])
+            self.assertLessEqual(found.keys(), {FIRST_CARD.address})
+        unbound.prune()
+        self.assertEqual([], list(self.folder.iterdir()))
+        unbound.add(FIRST_CARD, IN_USE)
+        new.prune()
+        self.assertEqual({}, bind_failures.unavailable(self.folder, [FIRST_CARD]))
 
-class UnboundTest(base.BaseTestCase):
+
+class OpenCardsTest(VerbTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path, "gpu-unbound")
-        self.unbound = bind_failures.BindFailures(self.folder)
         self.log = self.useFixture(fixtures.FakeLogger())
+        self.host.add_gpu(CARD, "10de", "2335", companions=[pci.AUDIO])
+        self.cards = open_cards.OpenCards(self.host.roots)
 
-    def reasons(self) -> list[str]:
-        found = bind_failures.unavailable(self.folder, [FIRST_CARD, OTHER_CARD])
-        self.assertLessEqual(found.keys(), {FIRST_CARD.address})
-        return [str(*each) for each in found.values()]
+    def reasons(self) -> Mapping[PciAddress, str]:
+        found = discovery.cards_at([PciAddress.parse(CARD)], self.host.roots)
+        return self.cards.reasons(found)
 
-    def test_for_a_time(self) -> None:
-        """And a new service tries at once."""
-        self.unbound.add(FIRST_CARD, IN_USE)
-        new = bind_failures.BindFailures(self.folder)
-        new.prune()
-        self.assertEqual((set(), []), (new.unavailable().keys(), self.reasons()))
-        with mock.patch.object(bind_failures, "_RETRY_AFTER_S", 0.0):
-            self.unbound.add(FIRST_CARD, IN_USE)
-        self.assertEqual(set(), self.unbound.unavailable().keys())
-        self.unbound.prune()
-        self.assertEqual([], list(self.folder.iterdir()))
+    def test_what_a_process_of_the_host_has_open(self) -> None:
+        device = self.host.path(CARD) / "drm/card0"
+        device.mkdir(parents=True)
+        (device / "dev").write_text("1:3\n")
+        process = self.host.roots.proc / "812"
+        (process / "fd").mkdir(parents=True)
+        (process / "cmdline").write_bytes(b"nvidia-persistenced\0")
+        (process / "fd/7").symlink_to("/dev/null")
+        (reason,) = self.reasons().values()
+        self.assertEqual("it is in use by processes of the host; end that first", reason)
+        self.reasons()
+        said = f"GPU {CARD} is not offered while the host uses it: nvidia-persistenced (pid 812)"
+        self.assertEqual(1, self.log.output.count(said))
+        for address in (CARD, CARD.replace(".0", ".1")):
+            self.host.bind(address, "vfio-pci")
+        self.assertEqual({}, self.reasons())
 
-    def test_not_written_down(self) -> None:
-        """Only nova-gpu list does not know it then."""
-        self.folder.write_text("no folder")
-        self.unbound.add(FIRST_CARD, IN_USE)
-        self.assertEqual({FIRST_CARD.address}, self.unbound.unavailable().keys())
-        self.assertIn("nova-gpu list does not show the failed binding of GPU", self.log.output)
-        self.unbound.prune()
-        self.assertEqual([], self.reasons())
-        self.unbound.forget(FIRST_CARD.address)
-        self.assertEqual(set(), self.unbound.unavailable().keys())
+    def test_without_privsep_it_is_not_asked(self) -> None:
+        broken = fixtures.MockPatch("nova_gpu.privsep.vfio.in_use", side_effect=TypeError("helper"))
+        self.useFixture(broken)
+        self.assertEqual({}, self.reasons())
+        self.assertIn(
+            "Cannot tell whether a process has a GPU open, so all count as free: helper",
+            self.log.output,
+        )

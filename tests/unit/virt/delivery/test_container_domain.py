@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import types
-from typing import Any
+from unittest import mock
 
 import fixtures
 from nova import exception as nova_exception
@@ -18,28 +18,15 @@ from nova_gpu.virt.delivery import container_domain
 _UUID = "6f70656e-7374-4163-8b20-342065766572"
 
 
-class _Driver:
-    """Of Nova's driver what is asked here: the state of one guest, or that there is none."""
-
-    def __init__(self, state: int | None) -> None:
-        self._state = state
-
-    def get_info(self, instance: Any) -> Any:
-        if self._state is None:
-            raise nova_exception.InstanceNotFound(instance_id=instance.uuid)
-        return types.SimpleNamespace(state=self._state)
-
-
 class InUseTest(base.BaseTestCase):
-    def _is_in_use(self, state: int | None) -> bool:
-        instance = types.SimpleNamespace(uuid=_UUID)
-        return container_domain.is_in_use(_Driver(state), instance)
-
     def test_while_the_guest_runs(self) -> None:
         """And not after a start that failed"""
-        self.assertIs(True, self._is_in_use(power_state.RUNNING))
-        for state in (power_state.SHUTDOWN, power_state.CRASHED, None):
-            self.assertIs(False, self._is_in_use(state))
+        states = (power_state.RUNNING, power_state.SHUTDOWN, power_state.CRASHED)
+        gone = nova_exception.InstanceNotFound(instance_id=_UUID)
+        driver = mock.Mock(spec=["get_info"])
+        driver.get_info.side_effect = [*(mock.Mock(state=state) for state in states), gone]
+        in_use = [container_domain.is_in_use(driver, mock.Mock(uuid=_UUID)) for _ in range(4)]
+        self.assertEqual([True, False, False, False], in_use)
 
 
 class StaleDeviceTest(base.BaseTestCase):

@@ -8,22 +8,16 @@ import stat
 
 import fixtures
 import libvirt
-from lxml import etree
 from nova import objects
-from nova.virt.libvirt import config as vconfig
 
-from nova_gpu.core import exception
-from nova_gpu.core.flavor import request
 from nova_gpu.core.model import GPU, PciAddress
-from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host.pci import discovery
 from nova_gpu.virt.delivery import container_nodes
 from tests.fixtures import cards, histories
 from tests.fixtures.nodes import Nodes
 from tests.fixtures.verbs import VerbTestCase
 
-CARD, DIVIDED = "0000:18:00.0", "0000:5e:00.0"
-SLOT = Slot.parse(f"{DIVIDED}/1g.18gb/900")
+CARD = "0000:18:00.0"
 NODE = "/dev/dri/renderD129"
 INSTANCE = objects.Instance(uuid="8d5f2c1e-40b7-4c1d-9d52-7d1b1d4c2a10")
 
@@ -34,7 +28,6 @@ class ContainerNodesTest(VerbTestCase):
         self.config(state_path=str(self.root))
         self.config(group="libvirt", uid_maps=["0:1:1"], gid_maps=["0:1:1"])
         self.host.add_gpu(CARD, "10de", "2335")
-        self.host.add_gpu(DIVIDED, "10de", "2335", mig=[(9, 0)])
         self.reason: str | None = None
         self.way = container_nodes.ContainerNodes(
             self.host.roots, lambda card: self.reason, serves=True
@@ -43,18 +36,6 @@ class ContainerNodesTest(VerbTestCase):
     def card(self) -> GPU:
         (card,) = discovery.cards_at(cards.addresses(CARD), self.host.roots)
         return card
-
-    def rendered(self, *given: GPU | Slot) -> etree._Element:
-        guest = vconfig.LibvirtConfigGuest()
-        guest.name, guest.virt_type, guest.os_type = "instance-00000001", "lxc", "exe"
-        self.way.render(objects.Instance(), request.of({}), guest, given)
-        return etree.fromstring(guest.to_xml())
-
-    def test_told_what_it_sees_itself(self) -> None:
-        """A container sees the host's sysfs."""
-        guest = vconfig.LibvirtConfigGuest()
-        (told,) = self.way.render(objects.Instance(), request.of({}), guest, [self.card()])
-        self.assertEqual((CARD, 0), (told["address"], told["numa_node"]))
 
     def test_obstacles(self) -> None:
         self.assertIsNone(self.way.obstacle(self.card()))
@@ -69,22 +50,6 @@ class ContainerNodesTest(VerbTestCase):
             self.host.bind(CARD, driver)
             reason = self.way.obstacle(self.card()) or ""
             self.assertIn(driver or "no driver has it", reason)
-
-    def test_a_guest_without_gpus_has_a_network_of_its_own(self) -> None:
-        domain = self.rendered()
-        self.assertIsNotNone(domain.find("features/privnet"))
-        self.assertEqual([], domain.findall("devices/hostdev"))
-
-    def test_cards_and_mig_instances_share_nodes(self) -> None:
-        domain = self.rendered(self.card(), SLOT)
-        given = [each.text for each in domain.iterfind("devices/hostdev/source/char")]
-        self.assertEqual(1, given.count("/dev/nvidiactl"))
-        self.assertIn("/dev/nvidia0", given)
-        self.assertTrue([each for each in given if each and "nvidia-cap" in each])
-
-    def test_a_mig_instance_that_is_gone(self) -> None:
-        self.host.set_mig(DIVIDED, [])
-        self.assertRaises(exception.DeviceNodeMissing, self.rendered, SLOT)
 
 
 class NodeRightsTest(VerbTestCase):
@@ -123,12 +88,6 @@ class NodeRightsTest(VerbTestCase):
         self.rights.close()
         self.assertFalse(self.is_open())
 
-    def test_a_start_that_came_to_nothing(self) -> None:
-        self.open()
-        self.rights.started(INSTANCE.uuid)
-        self.rights.close()
-        self.assertFalse(self.is_open())
-
     def test_a_guest_that_starts_while_the_domains_are_listed(self) -> None:
         self.open()
         self.rights.started(INSTANCE.uuid)
@@ -146,7 +105,8 @@ class NodeRightsTest(VerbTestCase):
         self.rights.close()
         self.assertFalse(self.is_open())
 
-    def test_a_libvirt_that_does_not_answer(self) -> None:
+    def test_a_start_that_came_to_nothing(self) -> None:
+        """Once libvirt answers"""
         self.open()
         self.rights.started(INSTANCE.uuid)
         error = libvirt.libvirtError("no connection")

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import fixtures
@@ -19,8 +19,14 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU
 from nova_gpu.host.pci import discovery, selection
-from nova_gpu.virt.delivery import guest_address_space, guest_config
-from nova_gpu.virt.usage import records
+from nova_gpu.virt.delivery import (
+    guest_address_space,
+    guest_config,
+    pci_aliases,
+    pci_passthrough,
+    peer_access,
+)
+from nova_gpu.virt.usage import ledger, records
 from tests.fixtures import hosts, large_cards, pci, processors
 
 
@@ -53,7 +59,7 @@ class AddressSpaceTestCase(base.BaseTestCase):
     ) -> objects.Instance:
         flavor = objects.Flavor(extra_specs=extra_specs or {}, memory_mb=gib << 10)
         instance = objects.Instance(flavor=flavor, system_metadata={}, uuid=uuidsentinel.instance)
-        properties = objects.ImageMetaProps(hw_machine_type="q35", **image)
+        properties = objects.ImageMetaProps(**{"hw_machine_type": "q35", **image})
         self.useFixture(
             fixtures.MonkeyPatch(
                 "nova.objects.Instance.image_meta", objects.ImageMeta(properties=properties)
@@ -69,10 +75,15 @@ class AddressSpaceTestCase(base.BaseTestCase):
         guest_config.give_room(guest, setting)
         guest_config.limit_bits(guest, self.host.roots, self.libvirt)
 
-    def refuse(self, instance: objects.Instance) -> None:
+    def refuse(self, instance: objects.Instance, cards: Sequence[GPU] | None = None) -> None:
         """:raises GuestUnfit: where its guest has no room for the cards"""
-        asked = records.request_of(instance)
-        guest_address_space.refuse(instance, asked, self.cards(), self.host.roots)
+        roots = self.host.roots
+        way = pci_passthrough.PCIPassthrough(
+            *(roots, pci_aliases.DeviceSpec(()), self.host.root / "unbound", ledger.Ledger()),
+            peer_access.Peers(roots),
+        )
+        cards = self.cards() if cards is None else cards
+        way.refuse(instance, records.request_of(instance), cards)
 
     def refused(self, instance: objects.Instance) -> str:
         with self.assertRaises(exception.GuestUnfit) as raised:
@@ -118,16 +129,12 @@ class DomainTest(AddressSpaceTestCase):
             emulated = {"mode": "emulate", "bits": str(bits)}
             self.assertEqual((emulated, hole), self.said(self.domain(gib, uefi=is_uefi)))
         self.config.config(group="libvirt", cpu_mode="host-passthrough")
-        passed = self.domain(256, uefi=True)
-        self.assertEqual(({"mode": "passthrough"}, hole), self.said(passed))
-
-    def test_one_root(self) -> None:
         for ports in (0, 1):
-            domain = self.domain(64, ports=ports)
-            (root,) = domain.xpath("devices/controller[@model='pcie-root']")
-            self.assertEqual("0", root.get("index"))
+            passed = self.domain(256, uefi=True, ports=ports)
+            self.assertEqual(({"mode": "passthrough"}, hole), self.said(passed))
+            (root,) = passed.xpath("devices/controller[@model='pcie-root']")
             self.assertEqual("KiB", root.find("pcihole64").get("unit"))
-            self.assertIs(root, domain.find("devices")[0])
+            self.assertIs(root, passed.find("devices")[0])
 
     def test_an_iommu_that_is_narrower_than_the_processor(self) -> None:
         """Firmware puts also small BARs at the end of what the processor has."""
@@ -147,24 +154,21 @@ class DomainTest(AddressSpaceTestCase):
         self.assertIn("with the 46 address bits of the host's processor", log.output)
         self.assertIn("cannot map it (39 bits); install libvirt 9.3 or newer", log.output)
 
-    def test_an_iommu_that_is_narrower_than_the_flavors_bits_of_the_host(self) -> None:
+    def test_what_the_flavor_says_stays(self) -> None:
+        """Within what the IOMMU can map"""
+        self.assertSays({"mode": "emulate", "bits": "44"}, 256, mode="emulate", bits=44)
         self.make_host("27b8", 1)
         processors.write_intel_iommu(self.host.roots.sysfs, "dmar0", 0x1C0000C40660462)
-        guest = self.guest(uefi=True)
-        guest.cpu.maxphysaddr = vconfig.LibvirtConfigGuestCPUMaxPhysAddr()
-        guest.cpu.maxphysaddr.mode = "passthrough"
-        self.set_up(guest, self.instance(16, {"hw:maxphysaddr_mode": "passthrough"}))
-        domain = etree.fromstring(guest.to_xml())
-        self.assertEqual({"mode": "passthrough", "limit": "39"}, self.said(domain)[0])
+        self.assertSays({"mode": "passthrough", "limit": "39"}, 16, mode="passthrough")
 
-    def test_what_the_flavor_says_stays(self) -> None:
+    def assertSays(self, expected: dict[str, str], gib: int, **flavor: Any) -> None:
         guest = self.guest(uefi=True)
         guest.cpu.maxphysaddr = vconfig.LibvirtConfigGuestCPUMaxPhysAddr()
-        guest.cpu.maxphysaddr.mode, guest.cpu.maxphysaddr.bits = "emulate", 44
-        specs = {"hw:maxphysaddr_mode": "emulate", "hw:maxphysaddr_bits": "44"}
-        self.set_up(guest, self.instance(256, specs))
-        domain = etree.fromstring(guest.to_xml())
-        self.assertEqual(({"mode": "emulate", "bits": "44"}, str(1023 << 20)), self.said(domain))
+        for name, value in flavor.items():
+            setattr(guest.cpu.maxphysaddr, name, value)
+        specs = {f"hw:maxphysaddr_{name}": str(value) for name, value in flavor.items()}
+        self.set_up(guest, self.instance(gib, specs))
+        self.assertEqual(expected, self.said(etree.fromstring(guest.to_xml()))[0])
 
     def test_pages_of_a_gib(self) -> None:
         """UEFI needs them for more than 40 bits; QEMU's Haswell is one of the models without."""
@@ -174,7 +178,7 @@ class DomainTest(AddressSpaceTestCase):
             self.assertEqual(count, len(self.domain(256, uefi=True).findall(named)))
             self.assertEqual([], self.domain(256).findall(named))
 
-    def test_pages_of_a_gib_that_nova_names(self) -> None:
+        # One that Nova names is not named twice.
         guest = self.guest(uefi=True, cpu_mode="custom")
         guest.cpu.add_feature(vconfig.LibvirtConfigGuestCPUFeature("pdpe1gb"))
         self.set_up(guest, self.instance(256))
@@ -221,24 +225,22 @@ class RefuseTest(AddressSpaceTestCase):
         # A flavor may have the processor's own bits where the hosts' guests have 40.
         self.assertEqual(4, guest_address_space.most(self.cards(), self.host.roots))
 
-    def test_of_the_processor(self) -> None:
-        without = "without hw_firmware_type=uefi"
-        processor = dataclasses.replace(processors.SERVER, flags="fpu vme de pse")
-        self.make_host(large_cards.H100_NVL, 4, processor)  # no pages of a GiB
-        self.assertSaid(256, without, hw_firmware_type="uefi")
-        self.refuse(self.instance(256))
-        self.make_host("27b8", 2, processors.DESKTOP)
-        self.assertSaid(32, "39 address bits", without, hw_firmware_type="uefi")
-        self.refuse(self.instance(32))
-        self.make_host("27b8", 8, processors.DESKTOP)
-        # 512 GiB of addresses: each window has 64, and memory and ports take of the first.
-        self.assertEqual(7, guest_address_space.most(self.cards(), self.host.roots))
-
     def test_a_narrow_iommu(self) -> None:
         processors.write_intel_iommu(self.host.roots.sysfs, "dmar0", 0x1C0000C40660462)
         self.assertSaid(256, "39 address bits", "ask for fewer, or for less memory")
         self.config.config(group="libvirt", cpu_mode="host-passthrough")
         self.assertSaid(256, "39 address bits")
+
+    def test_what_its_domain_cannot_have(self) -> None:
+        """Some of it is known before its cards are."""
+        cards, q35 = self.cards(), self.instance(16)
+        (self.host.path(str(cards[0].address)) / "resource").unlink()
+        with self.assertRaisesRegex(exception.DeviceUnavailable, str(cards[0].address)):
+            self.refuse(q35, cards)
+        with self.assertRaisesRegex(exception.GuestUnfit, "pc-i440fx-7.2"):
+            self.refuse(self.instance(16, hw_machine_type="pc-i440fx-7.2"), ())
+        with self.assertRaisesRegex(exception.InvalidExtraSpec, "perhaps"):
+            self.refuse(self.instance(16, {"gpu:option_rom": "perhaps"}), ())
 
     def test_the_operators_figure(self) -> None:
         cards = self.cards()

@@ -1,26 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import types
-from typing import Any
-
 import fixtures
 from lxml import etree
 from nova import objects
 from nova.virt.libvirt import config as vconfig
-from oslotest import base
 
 from nova_gpu.core.flavor import request
 from nova_gpu.core.model import PciAddress
-from nova_gpu.core.vgpu.vgpu import Kind, Parent, Slot
+from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.virt.delivery import (
-    mig_instance,
     pci_aliases,
     plain_function,
     typed_function,
 )
 from nova_gpu.virt.delivery.hostdev_parts import VirtualFunctions
 from tests.fixtures import cards, hosts, processors
+from tests.fixtures.bases.host import HostTestCase
 
 UUID = "7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4d"
 CARD = "0000:c3:00.0"
@@ -28,10 +24,9 @@ FUNCTION = PciAddress.parse("0000:c3:00.1")
 PLAIN, TYPED = Slot(FUNCTION, "vf", 0), Slot(FUNCTION, "nvidia-1155", 0)
 
 
-class VirtualFunctionsTest(base.BaseTestCase):
+class VirtualFunctionsTest(HostTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
         self.host.add_gpu(CARD, "8086", "56c0", totalvfs=1)
         self.host.add_vf(CARD, str(FUNCTION))
         self.host.set_autoprobe(CARD, enabled=False)
@@ -51,36 +46,24 @@ class VirtualFunctionsTest(base.BaseTestCase):
     def obstacle(self, way: VirtualFunctions) -> str | None:
         return way.obstacle(cards.card(CARD), [FUNCTION])
 
-    def test_there(self) -> None:
-        made = Parent(Kind.TYPED, {}, {"nvidia-1155": 1})
-        self.assertTrue(self.typed.is_there(TYPED, UUID, made))
-        self.assertFalse(self.typed.is_there(TYPED, UUID, Parent(Kind.TYPED, {}, {})))
-        self.assertTrue(self.plain.is_there(PLAIN, UUID, Parent(Kind.PLAIN, {}, {})))
-        self.assertFalse(self.plain.is_there(PLAIN, UUID, None))
-
-    def test_who_binds_it(self) -> None:
+    def test_who_binds_it_and_what_its_iommu_can_map(self) -> None:
+        processors.write_intel_iommu(self.host.roots.sysfs, "dmar0", 0x1C0000C40660462)
         for way, slot, managed in ((self.plain, PLAIN, "yes"), (self.typed, TYPED, "no")):
             guest = vconfig.LibvirtConfigGuest()
             guest.name, guest.virt_type, guest.os_type = "instance-00000001", "kvm", "hvm"
+            guest.cpu = vconfig.LibvirtConfigGuestCPU()
+            guest.cpu.mode = "host-passthrough"
             way.render(objects.Instance(uuid=UUID), request.of({}), guest, [slot])
-            (function,) = etree.fromstring(guest.to_xml()).findall("devices/hostdev")
+            domain = etree.fromstring(guest.to_xml())
+            (bits,) = domain.findall("cpu/maxphysaddr")
+            self.assertEqual({"mode": "passthrough", "limit": "39"}, dict(bits.attrib))
+            (function,) = domain.findall("devices/hostdev")
             self.assertEqual(("pci", managed), (function.get("type"), function.get("managed")))
             expected = {"domain": "0x0000", "bus": "0xc3", "slot": "0x00", "function": "0x1"}
             self.assertEqual(
                 expected, dict(*(each.attrib for each in function.iterfind("source/address")))
             )
             self.assertIsNone(function.find("address"), "libvirt finds it a place")
-
-    def test_an_iommu_that_is_narrower_than_the_processor(self) -> None:
-        processors.write_intel_iommu(self.host.roots.sysfs, "dmar0", 0x1C0000C40660462)
-        for way, slot in ((self.plain, PLAIN), (self.typed, TYPED)):
-            guest = vconfig.LibvirtConfigGuest()
-            guest.name, guest.virt_type, guest.os_type = "instance-00000001", "kvm", "hvm"
-            guest.cpu = vconfig.LibvirtConfigGuestCPU()
-            guest.cpu.mode = "host-passthrough"
-            way.render(objects.Instance(uuid=UUID), request.of({}), guest, [slot])
-            (bits,) = etree.fromstring(guest.to_xml()).findall("cpu/maxphysaddr")
-            self.assertEqual({"mode": "passthrough", "limit": "39"}, dict(bits.attrib))
 
     def test_a_plain_one_that_the_hosts_driver_would_take(self) -> None:
         self.assertIsNone(self.obstacle(self.plain))
@@ -119,12 +102,6 @@ class VirtualFunctionsTest(base.BaseTestCase):
         reason = self.plain.stateless(PLAIN, is_running=True)
         self.assertIn("before 2025.1", reason or "")
 
-    def test_moved(self) -> None:
-        data: Any = types.SimpleNamespace(pci_dev_map_src_dst={})
-        new = Slot(PciAddress.parse("0000:c4:00.2"), "vf", 0)
-        self.plain.moved(data, UUID, PLAIN, new)
-        self.assertEqual({str(FUNCTION): "0000:c4:00.2"}, data.pci_dev_map_src_dst)
-
     def test_without_an_iommu(self) -> None:
         self.host = hosts.Host(self.useFixture(fixtures.TempDir()).path, iommu=False)
         self.host.add_gpu(CARD, "8086", "56c0", totalvfs=1)
@@ -134,7 +111,6 @@ class VirtualFunctionsTest(base.BaseTestCase):
             self.assertIn("IOMMU", self.obstacle(way) or "")
 
     def test_a_libvirt_and_a_driver_that_let_a_guest_have_a_typed_one(self) -> None:
-        self.assertEqual((Kind.TYPED, True, False), (self.typed.kind, *_wedges(self.typed)))
         self.register()
         self.assertIsNone(self.obstacle(self.typed))
         self.host.bind(str(FUNCTION), "nvidia")  # which does not register it with VFIO
@@ -144,16 +120,3 @@ class VirtualFunctionsTest(base.BaseTestCase):
         silent = typed_function.TypedFunctions(*own, lambda: None)
         for way, said in ((old, "libvirt 9.10.0 starts no"), (silent, "not report its")):
             self.assertIn(said, self.obstacle(way) or "")
-
-    def test_divided_as_the_option_says(self) -> None:
-        enable = self.useFixture(fixtures.MockPatch("nova_gpu.privsep.vgpu.enable_functions")).mock
-        plain_function.divide(CARD, 4)
-        enable.assert_called_once_with(CARD, number=4)
-        name = "nova_gpu.privsep.vgpu.make_mig_instances"
-        make = self.useFixture(fixtures.MockPatch(name, return_value=7)).mock
-        mig_instance.divide(CARD, "1g.18gb")
-        make.assert_called_once_with(CARD, "1g.18gb")
-
-
-def _wedges(way: VirtualFunctions) -> tuple[bool, bool]:
-    return way.may_wedge, way.managed

@@ -15,7 +15,7 @@ from nova_gpu.core.flavor import request
 from nova_gpu.core.model import GPU
 from nova_gpu.virt.delivery import peer_access
 from tests.fixtures import cards, hosts, processors
-from tests.fixtures.cards import H100, P100, RTX
+from tests.fixtures.cards import H100, RTX
 
 FIRST, SECOND = (
     cards.placed(f"0000:{bus}:00.0", node, product=H100, pci_root=f"pci0000:{bus}")
@@ -29,8 +29,7 @@ class CliquesTest(base.BaseTestCase):
         super().setUp()
         root = self.useFixture(fixtures.TempDir()).path
         self.host = hosts.Host(root, processor=processors.EPYC)
-        self.qemu = 8002002
-        self.peers = peer_access.Peers(self.host.roots, lambda: 9000000, lambda: self.qemu)
+        self.peers = peer_access.Peers(self.host.roots, lambda: 9000000, lambda: 8002002)
 
     def cliques(
         self, *held: GPU, word: str | None = "required", hidden: bool = False
@@ -78,24 +77,3 @@ class CliquesTest(base.BaseTestCase):
         self.assertEqual({0}, set(self.cliques(FIRST, SECOND).values()))
         nowhere = dataclasses.replace(SECOND, pci_root=None)
         self.assertIn("above 0000:af:00.0", self.refused(FIRST, nowhere))
-
-    def test_versions(self) -> None:
-        self.qemu = 7002000
-        self.assertIn("with hopper it needs QEMU 8.1.0", self.refused(FIRST, SECOND))
-        old = [dataclasses.replace(each, product=P100) for each in (FIRST, SECOND)]
-        self.assertEqual({0}, set(self.cliques(*old).values()))
-
-    def test_two_products(self) -> None:
-        """Who insists gets both, who does not what there is."""
-        consumers = [
-            dataclasses.replace(each, product=RTX, address=address)
-            for each, address in zip(
-                (FIRST, SECOND), cards.addresses("0000:3c:00.0", "0000:b0:00.0"), strict=True
-            )
-        ]
-        held = [*consumers, FIRST, SECOND]
-        with self.assertRaises(exception.BetterElsewhere):
-            self.cliques(*held)
-        expected = {"0000:3b:00.0": 0, "0000:af:00.0": 0}
-        self.assertEqual(expected, self.cliques(*held, word="preferred"))
-        self.assertEqual(expected, self.cliques(*held[1:]))

@@ -7,13 +7,13 @@ import json
 
 import fixtures
 from oslo_config import fixture as config_fixture
-from oslotest import base
 
 from nova_gpu.conf import CONF
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, VGPUType
 from nova_gpu.virt.delivery import vgpu_types
-from tests.fixtures import cards, hosts
+from tests.fixtures import cards
+from tests.fixtures.bases.host import HostTestCase
 
 TYPED, MEDIATED = "0000:82:00.0", "0000:3b:00.0"
 
@@ -25,12 +25,11 @@ def told(address: str) -> dict[str, object]:
     return {"address": address, "instances": None, "types": [{**own, **more}]}
 
 
-class VGPUTypesTest(base.BaseTestCase):
+class VGPUTypesTest(HostTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.config = self.useFixture(config_fixture.Config(CONF)).config
         self.log = self.useFixture(fixtures.FakeLogger())
-        self.host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
         self.host.add_gpu(TYPED, "10de", "26b9", mig=[])
         self.asked: list[list[str]] = []
         self.error: Exception | None = None

@@ -3,49 +3,28 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import fixtures
 from oslo_config import fixture as config_fixture
-from oslotest import base
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
-from nova_gpu.core.model import GPU, DeliveryMode
-from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, Slot
-from nova_gpu.virt.delivery import host_hooks, ways
-from tests.fixtures import cards, hosts
+from nova_gpu.core.vgpu.vgpu import Kind, Slot
+from nova_gpu.virt.delivery import ways
+from tests.fixtures import cards
+from tests.fixtures.bases.host import HostTestCase
 
 CARD = "0000:3b:00.0"
 ONE, TWO, THREE = (Slot.parse(f"0000:3b:00.4/nvidia-63/{number}") for number in range(3))
 
 
-class WaysTest(base.BaseTestCase):
+class WaysTest(HostTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.config = self.useFixture(config_fixture.Config(CONF)).config
-        self.host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
 
     def ways(self, virt_type: str) -> ways.Ways:
         self.config(group="libvirt", virt_type=virt_type)
         return ways.Ways(self.host.roots, lambda _: None, libvirt_version=lambda: 10000000)
-
-    def test_of_containers_and_of_machines(self) -> None:
-        for virt_type, mode, kinds in (
-            ("lxc", DeliveryMode.LXC, {Kind.INSTANCE}),
-            ("kvm", DeliveryMode.PCI, {Kind.MEDIATED, Kind.TYPED, Kind.PLAIN}),
-            ("qemu", DeliveryMode.PCI, {Kind.MEDIATED, Kind.TYPED, Kind.PLAIN}),
-        ):
-            with self.subTest(virt_type):
-                found = self.ways(virt_type)
-                self.assertEqual(mode, found.whole.mode)
-                self.assertEqual(kinds, found.parts.keys())
-                self.assertEqual(kinds, {found.part(kind).kind for kind in kinds})
-                words = [each.words for each in found.parts.values()]
-                self.assertEqual(len(words), len(set(words)))
-        hooks = host_hooks.HostHooks()  # where nothing is to be done around guests
-        hooks.judge(cards.card(CARD))
-        self.assertEqual({}, hooks.unavailable())
 
     def test_what_a_guest_is_given(self) -> None:
         """In its order, so that its devices come in it; whole cards' way sees every guest."""
@@ -62,35 +41,26 @@ class WaysTest(base.BaseTestCase):
             [(found.whole, []), (plain, [TWO]), (mediated, [ONE])],
             list(found.deliveries([TWO, ONE], kinds.__getitem__)),
         )
-        containers, slot = self.ways("lxc"), Slot.parse("0000:5e:00.0/1g.18gb/900")
-        both: list[GPU | Slot] = [card, slot]
-        given = list(containers.deliveries(both, lambda _: Kind.INSTANCE))
-        self.assertEqual([(containers.whole, both)], given)
         # A part of which nothing is known
-        self.assertEqual(Kind.INSTANCE, containers.part(Kind.MEDIATED).kind)
+        self.assertEqual(Kind.INSTANCE, self.ways("lxc").part(Kind.MEDIATED).kind)
         self.assertEqual(Kind.MEDIATED, found.part(Kind.INSTANCE).kind)
 
     def test_what_divides_cards(self) -> None:
         """An option that the host would ignore is refused."""
-        for option, value, kind, other, wanted in (
-            ("virtual_functions", "8086:56c0=4", "kvm", "lxc", {"8086:56c0": 4}),
-            ("mig_profile", "10de:2335=1g.18gb", "lxc", "kvm", {"10de:2335": "1g.18gb"}),
+        vf, mig = {"8086:56c0": 4}, {"10de:2335": "1g.18gb"}
+        for option, value, kind, other, wanted, verb in (
+            ("virtual_functions", "8086:56c0=4", "kvm", "lxc", vf, "enable_functions"),
+            ("mig_profile", "10de:2335=1g.18gb", "lxc", "kvm", mig, "make_mig_instances"),
         ):
             self.config(group="gpu", **{option: [value]})
-            self.assertEqual(wanted, self.ways(kind).wanted)
+            found = self.ways(kind)
+            self.assertEqual(wanted, found.wanted)
+            with fixtures.MockPatch(f"nova_gpu.privsep.vgpu.{verb}", return_value=7) as patch:
+                found.divide(CARD, *wanted.values())
+            (call,) = patch.mock.mock_calls
+            self.assertEqual([CARD, *wanted.values()], [*call.args, *call.kwargs.values()])
             error = self.assertRaises(exception.InvalidOption, self.ways, other)
             self.assertIn(f"[gpu]{option} = '{value}'", str(error))
             self.config(group="gpu", **{option: []})
         self.config(group="gpu", virtual_functions=["many"])
         self.assertRaises(exception.InvalidOption, self.ways, "kvm")
-
-    def test_obstacles_of_a_divided_card(self) -> None:
-        found = self.ways("kvm")
-        gpu = cards.card(CARD)
-        (function,) = cards.addresses("0000:3b:00.4")
-        mediated = Parent(Kind.MEDIATED, {"nvidia-63": 1}, {})
-        by_kind = DividedCard({}, {gpu.address: mediated})
-        self.assertIsNone(found.obstacle(gpu, by_kind))
-        typed = dataclasses.replace(mediated, kind=Kind.TYPED)
-        reason = found.obstacle(gpu, DividedCard({}, {gpu.address: mediated, function: typed}))
-        self.assertIn("has no vfio-dev in sysfs", reason or "")

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 
 import fixtures
 from oslo_config import fixture as config_fixture
-from oslotest import base
 
 from nova_gpu.conf import CONF
 from nova_gpu.core.availability import Scope, Unavailable
@@ -14,17 +13,17 @@ from nova_gpu.core.health_verdict import NvmlHealth
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host.pci import discovery
 from nova_gpu.virt.health import monitor
-from tests.fixtures import ailments, cards, hosts
+from tests.fixtures import ailments, cards
 from tests.fixtures import nvml as machines
+from tests.fixtures.bases.host import HostTestCase
 
 A, B = "0000:3b:00.0", "0000:af:00.0"
 FIRST, SECOND = cards.addresses(A, B)
 
 
-class WatchTest(base.BaseTestCase):
+class WatchTest(HostTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
         for address in (A, B):
             self.host.add_gpu(address, "10de", "2335")
         self.config = self.useFixture(config_fixture.Config(CONF))
@@ -142,11 +141,10 @@ class TestNvml(WatchTest):
         self.assertEqual([{FIRST}], self.asked)
 
 
-class LeftMIGTest(base.BaseTestCase):
+class LeftMIGTest(HostTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.config = self.useFixture(config_fixture.Config(CONF))
-        self.host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
         (self.left,) = machines.a100_mig()
         self.left = dataclasses.replace(self.left, mig=())
         self.host.add_gpu(self.left.address, "10de", "20b0", driver="nvidia")

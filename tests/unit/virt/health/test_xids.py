@@ -112,17 +112,6 @@ class FaultyInstancesTest(base.BaseTestCase):
         self.path = pathlib.Path(self.useFixture(fixtures.TempDir()).path, "withheld")
         self.faulty = FaultyInstances(self.path)
 
-    def test_until_the_host_boots(self) -> None:
-        named = frozenset({(MIG_CARD, "9/0"), (MIG_CARD, "1/*")})
-        self.faulty.save(BOOT_ONE, named)
-        self.assertEqual(named, self.faulty.of_boot(BOOT_ONE))
-        self.assertEqual(named, FaultyInstances(self.path).of_boot(BOOT_ONE), "of another service")
-        self.assertEqual(frozenset(), self.faulty.of_boot(BOOT_TWO))
-
-    def test_format(self) -> None:
-        self.path.write_text('{"boot_id": "first", "instances": [["0000:19:00.0", "9/0"]]}')
-        self.assertEqual({(MIG_CARD, "9/0")}, self.faulty.of_boot(BOOT_ONE))
-
     def test_what_is_none_of_ours(self) -> None:
         own = '"boot_id": "first"'
         for text in ("", "[]", f"{{{own}}}", f'{{{own}, "instances": [["x"]]}}'):

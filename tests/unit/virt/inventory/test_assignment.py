@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fixtures
 from nova import exception as nova_exception
 from oslo_config import fixture as config_fixture
 from oslo_utils import uuidutils
@@ -11,10 +10,9 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import device, exception
 from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
 from nova_gpu.virt.inventory.assignment import Assigned
-from nova_gpu.virt.usage.ledger import State
 from tests.fixtures.bases import compute
 from tests.fixtures.bases.compute import DIVIDED, ONE, TWO
-from tests.fixtures.compute import devices, resource, resources
+from tests.fixtures.compute import resources
 
 PART, LATER = (f"{DIVIDED}/nvidia-63/{number}" for number in (1, 2))
 GONE = "0000:d8:00.0"
@@ -68,18 +66,6 @@ class AssignedTest(AssignedTestCase):
         with self.assertRaisesRegex(exception.DeviceUnavailable, "no longer on the PCI bus"):
             self.held((self.whole, ONE))
         self.assertEqual([TWO], self.held((self.whole, TWO)))
-
-    def test_claimed_for_as_long_as_the_option_says(self) -> None:
-        self.compute.config(group="gpu", claim_grace_period=7)
-        ledger, published = self.compute.gpus.ledger, self.assigned.whole
-        with fixtures.MockPatchObject(ledger, "claim", wraps=ledger.claim) as claim:
-            published.hand_out([device.parse(ONE)], [], set())
-        self.assertEqual([7], [call.args[-1] for call in claim.mock.mock_calls])
-        self.assertIn(device.parse(ONE), ledger.now.devices(State.CLAIMED))
-        usable = published.usable(self.whole, devices([ONE, TWO]), set())
-        self.assertEqual(devices([TWO]), usable)
-        part = resource(self.whole, f"{ONE}/nvidia-63/0")
-        self.assertEqual(frozenset(), published.devices([part]), "of another resource class")
 
 
 class ProvidersTest(AssignedTestCase):

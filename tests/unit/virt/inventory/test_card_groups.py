@@ -3,13 +3,12 @@ from __future__ import annotations
 
 import dataclasses
 import unittest
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from nova_gpu.core import availability
 from nova_gpu.core.availability import Reasons, Scope
 from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup, GroupKey, PciAddress, Product
-from nova_gpu.core.scheduling import stats
 from nova_gpu.virt.inventory import card_groups
 from tests.fixtures import cards
 
@@ -158,24 +157,3 @@ class MemoryTest(unittest.TestCase):
                 # Nobody gets one that may have less.
                 unknown = {gpu.address for gpu in found if gpu.product.memory_mib is None}
                 self.assertEqual(unknown if expected else set(), set(reserved(group)))
-
-
-class ReportTest(unittest.TestCase):
-    def test_what_is_beside_them(self) -> None:
-        found = look([cards.placed(A, 0, product=FERMI), cards.placed(B, 1, product=FERMI)], {})
-        free = cards.addresses(A)
-        asked: list[list[str]] = []
-
-        def beside(gpus: Collection[GPU]) -> tuple[int, ...]:
-            asked.append([str(gpu.address) for gpu in gpus])
-            return (1, 1, 0, 1)
-
-        told = card_groups.report(found, "QEMU", free, beside=beside)
-        self.assertEqual([[A]], asked)
-        self.assertEqual(((1, 1, 0, 1),), stats.loads(told).near)
-        plain = card_groups.report(found, "QEMU", free)
-        self.assertEqual(
-            plain, card_groups.report(found, "QEMU", free, beside=lambda gpus: (0, 0, 0, 0))
-        )
-        self.assertIsNone(stats.loads(plain).near)
-        self.assertLess(len(told), 1.1 * len(plain))

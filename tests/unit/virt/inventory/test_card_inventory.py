@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims of whole cards through Nova's own resource tracker."""
+"""Claims of whole cards through Nova's own resource tracker, and cards that go together."""
 
 from __future__ import annotations
 
+import dataclasses
 from unittest import mock
 
+import fixtures
 from nova import exception as nova_exception
 from nova.compute import provider_tree, resource_tracker
 from oslo_config import fixture as config_fixture
 from oslo_utils import uuidutils
 
 from nova_gpu.conf import CONF
-from nova_gpu.core.model import DeliveryMode, GroupKey
+from nova_gpu.core.model import GPU, DeliveryMode, GroupKey, Link
 from nova_gpu.virt import sets
 from nova_gpu.virt.delivery import guest_address_space, ways
 from nova_gpu.virt.health import failed_starts
@@ -99,12 +101,6 @@ class StockTest(HostTestCase):
         self.ledger.cleaned(cards.addresses(C)[0])
         self.assertInventory(4, 1)  # the stranger's
 
-    def test_failed_and_quarantined_are_reserved(self) -> None:
-        self.look(faults={A: "it is silent"}, reserved={B: "it is in quarantine"})
-        self.assertInventory(4, 2)
-        self.assertEqual([C, D], self.claim(2))
-        self.assertEqual({B}, {str(each) for each in self.published.reserved()})
-
     def test_a_quarantine_while_the_host_is_looked_at_is_not_lost(self) -> None:
         self.look()
         self.published.begin_look()
@@ -115,12 +111,26 @@ class StockTest(HostTestCase):
         self.look()
         self.assertInventory(4, 0)
 
-    def test_an_instances_card_that_is_gone_stays_its_own(self) -> None:
-        """It is in the inventory, as Placement counts it, and not reserved besides."""
-        self.look()
-        self.publish()
-        self.record(one=A)
-        self.look(A)
-        self.assertInventory(4, 0)
-        (group,) = self.published.groups().values()
-        self.assertEqual({A}, {str(each) for each in group.unavailable})
+
+class LinksTest(HostTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.config = self.useFixture(config_fixture.Config(CONF))
+        self.log = self.useFixture(fixtures.FakeLogger())
+        self.cards = joined_cards.JoinedCards(sets.NoSets(), self.host.roots, serves=True)
+
+    def pair(self) -> list[GPU]:
+        both = (cards.card(A), cards.addresses(B)), (cards.card(B), cards.addresses(A))
+        return [dataclasses.replace(card, links=(Link(*other, 4),)) for card, other in both]
+
+    def test_cards_with_vfio_stay_joined(self) -> None:
+        self.cards.look([*self.pair(), cards.card(C)])
+        self.cards.look([cards.card(A), cards.card(B), cards.card(C)])
+        both = frozenset(cards.addresses(A, B))
+        self.assertEqual(dict.fromkeys(both, both), dict(self.cards.joined()))
+
+    def test_split_where_the_operator_says_so(self) -> None:
+        self.config.config(group="gpu", split_link_groups=True)
+        self.cards.look(self.pair())
+        self.assertEqual({}, dict(self.cards.joined()))
+        self.assertIn(f"Direct links join GPUs {A}, {B},", self.log.output)

@@ -5,13 +5,21 @@ import json
 
 import fixtures
 from nova import exception as nova_exception
+from oslo_config import fixture as config_fixture
 
+from nova_gpu.conf import CONF
 from nova_gpu.core import availability
-from nova_gpu.core.model import DeliveryMode
+from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, VGPUType
+from nova_gpu.virt import sets
+from nova_gpu.virt.delivery import ways
 from nova_gpu.virt.inventory import discovery
-from tests.fixtures import nodes, pci, verbs
+from tests.fixtures import hosts, nodes, pci, verbs, vgpu
+from tests.fixtures.bases.host import HostTestCase
 
 CARD = "0000:3b:00.0"
+# Names as NVIDIA's g_vgpu_chip_flags.h has them
+BY_TIME = {1400: "NVIDIA H200X-70C", 1401: "NVIDIA H200X-141C"}
 
 
 class SurveyTestCase(verbs.VerbTestCase):
@@ -41,18 +49,10 @@ class HypervisorTest(SurveyTestCase):
         for address in filter(self.host.has, (CARD, CARD.replace(".0", ".1"))):
             self.host.remove(address)
 
-    def test_who_gets_it(self) -> None:
-        for virt_type, mode in (
-            ("lxc", DeliveryMode.LXC),
-            ("kvm", DeliveryMode.PCI),
-            ("qemu", DeliveryMode.PCI),
-        ):
-            with self.subTest(virt_type=virt_type):
-                self.assertEqual(mode, self.discovery(virt_type).delivery.mode)
-                self.assertIsNone(self.obstacle(virt_type))
-        self.assertIn("virt_type = parallels", self.obstacle("parallels") or "")
-
     def test_what_the_host_has_against_it_whole(self) -> None:
+        for virt_type in ("lxc", "kvm", "qemu"):
+            self.assertIsNone(self.obstacle(virt_type), virt_type)
+        self.assertIn("virt_type = parallels", self.obstacle("parallels") or "")
         group = int((self.host.path(CARD) / "iommu_group").resolve().name)
         self.host.add_device("0000:3c:00.0", "8086", "10d3", class_code=0x020000, iommu_group=group)
         self.assertIn("0000:3c:00.0", self.obstacle("kvm") or "")
@@ -128,3 +128,82 @@ class DeviceSpecTest(SurveyTestCase):
         self.config(group="libvirt", virt_type="kvm")
         self.config(group="pci", device_spec=["{"])
         self.assertRaises(nova_exception.NovaException, discovery.Discovery)
+
+
+class TestOnSwitchedBoard(HostTestCase):
+    """Eight H200 of which one has functions"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.config = self.useFixture(config_fixture.Config(CONF)).config
+        self.config(group="gpu", nvml=False)
+        self.host = hosts.build("h200-8", self.root / "h200-8")
+        self.card = PciAddress.parse("0000:19:00.0")
+        self.functions = vgpu.add_functions(self.host, str(self.card), 4)
+        self.log = self.useFixture(fixtures.FakeLogger())
+
+    def sorted_out(self) -> tuple[dict[PciAddress, DividedCard], dict[PciAddress, str]]:
+        found = self.host.gpus()
+        own = ways.Ways(self.host.roots, lambda _: None, libvirt_version=lambda: 10000000)
+        gpus = {gpu.address: gpu for gpu in found}
+        cards, others = discovery.sorted_out(gpus, own.divided(found, {}), own)
+        return {address: shared.card for address, shared in cards.items()}, others
+
+    def offered(self, names: dict[int, str]) -> set[str]:
+        for function in self.functions:
+            vgpu.set_profiles(self.host, function, names)
+        parts, _ = self.sorted_out()
+        return {*parts[self.card].types} if self.card in parts else set()
+
+    def test_the_whole_card_is_refused_by_name(self) -> None:
+        """Before Fabric Manager has answered"""
+        self.assertEqual({"nvidia-1400"}, self.offered(BY_TIME))
+        said = "the vGPU type NVIDIA H200X-141C is all of H200 SXM 141GB, which is a module of an"
+        self.assertIn(said, self.log.output)
+        self.assertIn("name smaller types, or MIG-backed ones", self.log.output)
+        self.config(group="gpu", vgpu_types=["*-141C"])
+        self.assertEqual(set(), self.offered(BY_TIME))
+        _, others = self.sorted_out()
+        self.assertIn("the vGPU type NVIDIA H200X-141C is all of", str(*others[self.card]))
+
+    def test_a_card_for_a_slot(self) -> None:
+        (self.host.path(str(self.card)) / "device").write_text("0x233b\n")  # H200 NVL, for a slot
+        self.assertEqual({"nvidia-1400", "nvidia-1401"}, self.offered(BY_TIME))
+
+    def test_mig_backed_ones_take_no_fabric(self) -> None:
+        self.assertEqual({"nvidia-1414", "nvidia-1421"}, self.offered(vgpu.H200_MIG))
+
+
+MODULE, PLUGGED = "0000:86:00.0", "0000:3b:00.0"
+
+
+class UnjoinedTest(HostTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.host.add_gpu(MODULE, "10de", "2330")  # H100 SXM5
+        self.host.add_gpu(PLUGGED, "10de", "2331")  # H100 PCIe
+        self.host.add_device("0000:05:00.0", "10de", "22a3", class_code=0x068000)  # an NVSwitch
+        self.useFixture(fixtures.MonkeyPatch("nova_gpu.core.extensions.SETS", "nova_gpu.gone.door"))
+        self.sets = sets.of_machines(self.host.roots, None)
+
+    def card(self, address: str) -> GPU:
+        return next(card for card in self.host.gpus() if str(card.address) == address)
+
+    def test_a_module_of_a_board_is_not_given(self) -> None:
+        reason = self.sets.why_not(self.card(MODULE)) or ""
+        self.assertIn("is a module of an HGX board: nova_gpu.fabric", reason)
+        self.assertIsNone(self.sets.why_not(self.card(PLUGGED)))
+
+    def test_nor_is_a_vgpu_that_is_all_of_it(self) -> None:
+        function = PciAddress.parse(MODULE)
+        types = {
+            "nvidia-1": VGPUType("nvidia-1", "whole", per_card=1),
+            "nvidia-2": VGPUType("nvidia-2", "half", per_card=2),
+        }
+        divided = DividedCard(types, {function: Parent(Kind.MEDIATED, {}, {})})
+        self.assertEqual({"nvidia-1"}, self.sets.look_at_parts(self.card(MODULE), divided).keys())
+        self.assertEqual({}, self.sets.look_at_parts(self.card(PLUGGED), divided))
+
+        withheld = sets.withheld(self.sets, self.card(MODULE), divided)
+        self.assertEqual({"nvidia-1"}, withheld.keys())
+        self.assertEqual({}, sets.withheld(self.sets, self.card(PLUGGED), divided))

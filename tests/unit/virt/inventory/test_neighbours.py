@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import collections
-import copy
 import json
 import types
 from typing import Any
@@ -77,11 +76,7 @@ class PoolsTest(NeighboursTestCase):
     def setUp(self) -> None:
         super().setUp()
         devices = whitelist.Whitelist([json.dumps(SPEC)])
-        self.empty = stats.PciDeviceStats(None, dev_filter=devices)
-        self.fill()
-
-    def fill(self) -> None:
-        self.pci.stats = copy.deepcopy(self.empty)
+        self.pci.stats = stats.PciDeviceStats(None, dev_filter=devices)
         for physfn in (FIRST, SECOND):
             for number in (1, 2):
                 self.pci.stats.add_device(function(physfn, number))
@@ -104,27 +99,11 @@ class PoolsTest(NeighboursTestCase):
 
         self.assertEqual((2, 3, 0, 0), found("04", "05", "0a", "84"))
         self.assertEqual((0, 0, 0, 0), found("84", "85"))
-        self.drawn("0a")  # one function of the first card is left
+        # Those beside free GPUs are drawn first; one function of the first card is left.
+        self.assertEqual([SECOND, SECOND, FIRST], self.drawn("0a"))
         self.assertEqual((1, 3, 0, 0), found("04", "0a", "0b"))
         self.pci = None
         self.assertEqual((0, 0, 0, 0), found("04"))
-
-    def test_order(self) -> None:
-        """Those beside free GPUs, most of them, first; Nova's own order where all are alike"""
-        for free, expected in (
-            (("0a", "84"), [SECOND, SECOND, FIRST]),
-            (("04", "0a", "0b"), [SECOND, SECOND, FIRST]),
-            (("84", "85"), [FIRST, FIRST, SECOND]),
-        ):
-            self.fill()
-            self.assertEqual(expected, self.drawn(*free))
-        # Nova's rule comes first: a pool with another property is for who asks for that.
-        self.fill()
-        (first, _) = self.pci.stats.pools
-        first["physical_network"] = "net"
-        self.assertEqual([SECOND, SECOND, FIRST], self.drawn("04", "05"))
-        self.pci = None
-        self.neighbours.sort_pools(self.gpus.values())
 
 
 class ClaimantTest(NeighboursTestCase):

@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import datetime
+import types
 import unittest
 from typing import Any
 from unittest import mock
 
-import requests
 from nova import objects
+from oslo_utils import timeutils
 
-from nova_gpu.core import exception
+from nova_gpu.core import exception, names
+from nova_gpu.core.placement import reserved_hosts
 from nova_gpu.virt.inventory import placement_client
 from nova_gpu.virt.inventory.placement_client import Written
+from tests.fixtures.bases.compute import ONE, TWO
+from tests.fixtures.bases.stops import RELEASES, StartsTestCase
 from tests.fixtures.counted import NODE, Placement
 
 GROUP, OTHER = "group", "another group"
@@ -23,31 +28,6 @@ INSTANCE = objects.Instance(
     image_ref="image",
     flavor=FLAVOR,
 )
-
-
-class _Client:
-    """Nova's report client gives what keystoneauth gives: an answer of requests'."""
-
-    def __init__(self, status: int, body: bytes) -> None:
-        self._answer = requests.Response()
-        self._answer.status_code = status
-        self._answer._content = body
-        self.asked: list[str] = []
-
-    def get(self, url: str, version: str) -> requests.Response:
-        self.asked.append(url)
-        return self._answer
-
-
-class GetTest(unittest.TestCase):
-    def test_answers(self) -> None:
-        client = _Client(200, b'{"inventories": {}}')
-        self.assertEqual({"inventories": {}}, placement_client.get(client, "/resource_providers"))
-        self.assertEqual(["/resource_providers"], client.asked)
-        with self.assertRaises(exception.PlacementFailed) as raised:
-            placement_client.get(_Client(503, b"maintenance"), "/usages")
-        for said in ("/usages", "503 maintenance"):
-            self.assertIn(said, str(raised.exception))
 
 
 def write(client: Placement, amounts: dict[str, Any], *, has_them: bool = False) -> Written:
@@ -98,3 +78,32 @@ class AllocationsTest(unittest.TestCase):
         self.assertEqual(Written.NONE, write(full, amounts, has_them=True))
         self.assertEqual(Written.WITHOUT_NODE, write(client, amounts, has_them=True))
         self.assertEqual(amounts, client.resources)
+
+
+class ChooseTest(StartsTestCase):
+    def test_others_have_them(self) -> None:
+        self.placement.counted[OTHER] = {self.group: {"resources": {"PGPU": 1}}}
+        refused = self.assertRefused("at most 1 free on its host")
+        self.assertIn(f"in use by {OTHER}", str(refused))
+
+    def test_drained(self) -> None:
+        self.placement.node_traits = {names.DRAINED}
+        self.assertRefused("its host is drained; start it when some are free, or have it come")
+        for word, said in (("true", "openstack gpu start has it come"), ("perhaps", "shelve and")):
+            self.instance.flavor.extra_specs = RELEASES | {"gpu:on_stop_move": word}
+            self.assertRefused(said)
+
+    def test_kept_for_who_is_not_preemptible(self) -> None:
+        until = timeutils.utcnow() + datetime.timedelta(minutes=10)
+        self.placement.node_traits = {reserved_hosts.trait(until)}
+        self.instance.flavor.extra_specs = RELEASES | {"gpu:preemptible": "1h"}
+        self.assertRefused("instances that are not preemptible, for now; start it when")
+        self.instance.flavor.extra_specs = RELEASES
+        self.counting.count(self.instance)
+        self.assertEqual([ONE, TWO], self.has(self.instance))
+
+    def test_other_than_the_image_wants(self) -> None:
+        wanted = {"traits_required": ["CUSTOM_GPU_ARCH_FERMI"]}
+        image = types.SimpleNamespace(properties=wanted)
+        with mock.patch.object(objects.Instance, "image_meta", image):
+            self.assertRefused("at most 2 free")

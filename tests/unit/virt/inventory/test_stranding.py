@@ -54,19 +54,18 @@ class StrandingTest(base.BaseTestCase):
         """As Placement counts, for dedicated CPUs and shared ones together"""
         self.assertEqual((16 * 2 - 4 * 2 - 8 + 2, 3000), stranding.left(Placement(), "node1"))
 
-    def test_too_little_is_left(self) -> None:
+    def test_who_is_meant(self) -> None:
         with self.assertRaisesRegex(exception.BetterElsewhere, "7 vCPUs would be left, and 2 free"):
             self.refuse()
-        self.left.return_value = (8, 1024)
-        self.refuse()
-
-    def test_who_is_not_meant(self) -> None:
         self.refuse(vm_state="active")  # nobody would schedule it a second time
         self.refuse(gpus="1")
         self.free = 0
         self.refuse()
         self.free = 2
         self.config(group="gpu", reserved_vcpus_per_free_gpu=0)
+        self.refuse()
+        self.config(group="gpu", reserved_vcpus_per_free_gpu=4)
+        self.left.return_value = (8, 1024)
         self.refuse()
 
     def test_placement_that_is_away_keeps_nobody(self) -> None:

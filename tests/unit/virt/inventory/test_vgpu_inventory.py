@@ -17,9 +17,8 @@ from oslo_utils import uuidutils
 
 from nova_gpu.conf import CONF
 from nova_gpu.core.model import DeliveryMode, GroupKey, PciAddress
-from nova_gpu.core.scheduling import stats
 from nova_gpu.core.vgpu import vgpu as values
-from nova_gpu.core.vgpu import vgpu_capacity, vgpu_group
+from nova_gpu.core.vgpu import vgpu_group
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, Slot, VGPUType
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.virt import sets
@@ -41,7 +40,6 @@ TYPES = {
     for each in (VGPUType("nvidia-1", memory_mib=1024), VGPUType("nvidia-2", memory_mib=2048))
 }
 BUSES = ("10", "20", "30")
-NOBODY = Use(frozenset(), frozenset(), frozenset(), frozenset())
 
 
 class StockTestCase(HostTestCase):
@@ -100,54 +98,6 @@ class TestStock(StockTestCase):
         self.cards.reserve({a: cards.reasons("it failed") for a in self.cards.look.cards})
         self.publish()
         self.assertEqual((24, 24), self.inventory(63))
-
-    def test_a_card_that_came_since(self) -> None:
-        """And what was not removed yet"""
-        self.look()
-        slot = Slot.parse(f"{ADDRESSES[0]}/nvidia-66/0")
-        self.noted.was_used([slot])
-        self.publish()
-        self.assertEqual((3, 1), self.inventory(66))
-        self.assertEqual([f"{ADDRESSES[1]}/nvidia-66/0"], self.claim(66))
-        self.noted.cleaned(slot)
-        self.assertEqual([str(slot)], self.claim(66))
-        vgpu.add_p4(self.host, "0000:d8:00.0")
-        self.cards.read(self.host.gpus())
-        self.publish()
-        self.assertEqual((4, 1), self.inventory(66))
-        self.cards.judge({})
-        self.publish()
-        self.assertEqual((4, 0), self.inventory(66))
-
-    def test_types_that_share_a_card(self) -> None:
-        self.look()
-        self.publish()
-        self.assertEqual([f"{ADDRESSES[0]}/nvidia-64/0"], self.claim(64))
-        self.assertEqual([f"{ADDRESSES[1]}/nvidia-63/0"], self.claim(63))
-        self.assertEqual([f"{ADDRESSES[2]}/nvidia-66/0"], self.claim(66))
-        self.assertRaises(nova_exception.ComputeResourcesUnavailable, self.claim, 65)
-        self.publish()
-        self.assertEqual((12, 8), self.inventory(64))
-        self.assertEqual((6, 6), self.inventory(65))
-        self.assertEqual((3, 2), self.inventory(66))
-        slot = Slot.parse(f"{ADDRESSES[0]}/nvidia-63/0")
-        self.assertEqual((slot,), self.published.choose("another host's", [slot], 1))
-
-    def test_what_the_scheduler_reads(self) -> None:
-        self.assertEqual(stats.UNDIVIDED, self.published.divided())
-        self.look()
-        self.noted.was_used([Slot.parse(f"{ADDRESSES[0]}/nvidia-66/0")])
-        named = frozenset({Slot.parse(ADDRESSES[1] + "/nvidia-64/0").parent})
-        vgpus = {63: 16, 64: 8, 65: 4, 66: 2}
-        free = tuple((f"nvidia-{n}", self.name(n), vgpus[n]) for n in vgpus)
-        facts = ((1024, 4), (2048, 4), (4096, 4), (8192, 4))
-        self.assertEqual(stats.Divided(3, 2, free, facts), self.published.divided())
-        self.noted.saw_domains({INSTANCE: named})
-        free = tuple((f"nvidia-{n}", self.name(n), vgpus[n] // 2) for n in vgpus)
-        self.assertEqual(stats.Divided(3, 1, free, facts), self.published.divided())
-
-    def name(self, number: int) -> str | None:
-        return next(each.name for each in vgpu.TESLA_P4 if each.id == f"nvidia-{number}")
 
     def test_a_card_that_is_gone_while_an_instance_has_a_part_of_it(self) -> None:
         self.look()
@@ -275,48 +225,16 @@ def alone(bus: str) -> SharedCard:
 
 
 class RoomsTest(unittest.TestCase):
-    def setUp(self) -> None:
-        self.cards = [card(bus) for bus in BUSES]
-        self.rooms = Rooms()
-        self.asked: list[SharedCard] = []
-        original = SharedCard.room
-
-        def room(this: SharedCard, *args: object) -> vgpu_capacity.Room:
-            self.asked.append(this)
-            return original(this, *args)  # type: ignore[arg-type]
-
-        self.enterContext(mock.patch.object(SharedCard, "room", room))
-
-    def test_one_claim_costs_one_card(self) -> None:
-        """And nothing is worked out while nothing changes."""
-        first = self.rooms.of(self.cards, NOBODY)
-        self.assertEqual(len(BUSES), len({each.gpu.address for each in self.asked}))
-        self.asked.clear()
-        self.assertEqual(first, self.rooms.of(self.cards, dataclasses.replace(NOBODY)))
-        self.assertEqual([], self.asked)
-        (group, *_) = vgpu_group.groups({each.gpu.address: each for each in self.cards}).values()
-        given = self.rooms.slots(group, first)
-        self.assertEqual(len(BUSES) * 4, len(given))
-        self.assertIs(given, self.rooms.slots(group, self.rooms.of(self.cards, NOBODY)))
-        self.asked.clear()
-        slots = frozenset({Slot(functions("20")[0], "nvidia-1", 0)})
-        found = self.rooms.of(self.cards, Use(slots, slots, slots, slots))
-        self.assertEqual({self.cards[1].gpu.address}, {each.gpu.address for each in self.asked})
-        room = found[self.cards[1].gpu.address].rooms["nvidia-1"]
-        self.assertEqual((1, 1), (room.taken, room.free))
-
     def test_as_if_it_knew_nothing_whatever_happened_before(self) -> None:
-        chance = random.Random(20261124)
+        chance, rooms = random.Random(20261124), Rooms()
         for use, there in self._history(chance, 100):
-            kept, fresh = (rooms.of(there, use) for rooms in (self.rooms, Rooms()))
+            kept, fresh = (each.of(there, use) for each in (rooms, Rooms()))
             self.assertEqual(fresh, kept)
             for group in vgpu_group.groups({each.gpu.address: each for each in there}).values():
-                self.assertEqual(
-                    Rooms().slots(group, fresh), self.rooms.slots(group, kept), group.key
-                )
+                self.assertEqual(Rooms().slots(group, fresh), rooms.slots(group, kept), group.key)
 
     def _history(self, chance: random.Random, steps: int) -> Iterator[tuple[Use, list[SharedCard]]]:
-        there = [*self.cards, alone("40")]
+        there = [*map(card, BUSES), alone("40")]
         slots = [Slot(f, t, 0) for bus in BUSES for f in functions(bus) for t in TYPES]
         slots += [Slot(there[-1].gpu.address, "nvidia-1", number) for number in range(4)]
         taken: set[Slot] = set()
@@ -327,10 +245,9 @@ class RoomsTest(unittest.TestCase):
                 whole ^= {chance.choice([there[0].gpu.address, *functions("20")])}
             if chance.random() < 0.2:
                 number = chance.randrange(len(there))
-                card = there[number]
-                faulty = {card.gpu.address: cards.reasons("it is faulty")}
+                faulty = {there[number].gpu.address: cards.reasons("it is faulty")}
                 unavailable: Any = chance.choice(({}, faulty))
-                there[number] = dataclasses.replace(card, unavailable=unavailable)
+                there[number] = dataclasses.replace(there[number], unavailable=unavailable)
             if chance.random() < 0.2:
                 number = chance.randrange(len(there))
                 function = chance.choice(list(there[number].card.parents))

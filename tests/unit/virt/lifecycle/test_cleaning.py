@@ -119,31 +119,12 @@ class CleaningTest(base.BaseTestCase):
         self.calls.clear()
         mediated = mediated_device.MediatedDevices(host.roots)
         cleaner.clean_part(mediated, slot)  # which its driver cleans
-        self.assertEqual([], self.calls)
-        self.assertTrue(way.is_there(slot, "one", None))
-        released: list[Slot] = []
-        way.release(slot, None, released.append)  # it is cleaned, and stays
-        self.assertEqual([slot], released)
         host.set_mig(CARD, [(10, 0)])
         cleaner.clean_part(way, slot)
         self.assertEqual([], self.calls)
         self.assertFalse(way.is_there(slot, "one", None))
         with self.assertRaisesRegex(exception.DeviceUnavailable, vgpu.LOST):
             way.prepare(slot, "one")
-
-    def test_command(self) -> None:
-        self.config(group="gpu", clean_command=["/bin/true"])
-        self.answers["run_command"] = (0, "\n".join(f"line {n}" for n in range(1000)))
-        self.clean(DeliveryMode.LXC)
-        self.assertEqual([f"run_command {CARD}"], self.calls)
-        self.assertEqual(100, self.log.output.count(f"[gpu]clean_command for GPU {CARD}: line"))
-        self.assertIn("line 999", self.log.output)
-        self.answers["run_command"] = (3, "wiping\nno such card\n")
-        failed = self.refused(DeliveryMode.LXC)
-        self.assertEqual("[gpu]clean_command ended with 3: no such card", failed.reason)
-        self.config(group="gpu", clean_command=["clean", "--all"])
-        error = self.assertRaises(exception.InvalidOption, self.clean, DeliveryMode.LXC)
-        self.assertIn("[gpu]clean_command = 'clean --all': it is not an absolute path", str(error))
 
     def test_what_cannot_be_told_is_not_clean(self) -> None:
         for verb, error, reason in (

@@ -2,13 +2,15 @@
 from __future__ import annotations
 
 import fixtures
+import testtools
 from nova import exception as nova_exception
 from nova import objects
 from nova.compute import task_states, vm_states
+from oslo_messaging.rpc import server as rpc_server
 from oslo_utils.fixture import uuidsentinel as uuids
 from oslotest import base
 
-from nova_gpu.virt.lifecycle import lost_reasons
+from nova_gpu.virt.lifecycle import lost_reasons, refusals
 
 # nova.conductor.manager.ComputeTaskManager.build_instances of Nova 34
 _EXHAUSTED = (
@@ -65,7 +67,7 @@ class LostReasonsTest(base.BaseTestCase):
             self.assertNotIn("domain x", self.faults[-1].message)
 
     def test_nothing_to_write(self) -> None:
-        """It runs elsewhere, or its fault has a reason."""
+        """It runs elsewhere, its fault has a reason, or it failed of another error."""
         for state, message in (
             (vm_states.ACTIVE, _EXHAUSTED),
             (vm_states.ERROR, "Exceeded maximum number of retries. Last exception: no"),
@@ -74,13 +76,10 @@ class LostReasonsTest(base.BaseTestCase):
             self.lost.write()
             self.assertEqual(1, len(self.faults))
             self.fails(nova_exception.ComputeResourcesUnavailable(reason="busy"))
-        self.assertEqual(2, self.read.call_count)
-
-    def test_other_errors(self) -> None:
         self.lost = lost_reasons.LostReasons()
         self.fails(nova_exception.BuildAbortException(instance_uuid=uuids.instance, reason="no"))
         self.lost.write()
-        self.assertEqual((1, 0), (len(self.faults), self.read.call_count))
+        self.assertEqual(2, self.read.call_count)
 
     def test_deleted_or_unread(self) -> None:
         for error, again in (
@@ -94,3 +93,30 @@ class LostReasonsTest(base.BaseTestCase):
             self.assertEqual(again, read.mock.call_count)
         self.assertEqual(1, len(self.faults))
         self.assertIn("will retry in the next period: lost", self.log.output)
+
+
+class LogTest(testtools.TestCase):
+    """What oslo.messaging logs where a method of Nova's manager raises."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.log = self.useFixture(fixtures.FakeLogger(format="%(levelname)s %(message)s"))
+        self.addCleanup(rpc_server.LOG.filters.clear)
+        refusals.log_in_a_line()
+        refusals.log_in_a_line()  # each service of a process does
+
+    def raised(self, error: Exception) -> None:
+        try:
+            raise error
+        except Exception:
+            rpc_server.LOG.exception("Exception during message handling")
+
+    def test_a_refusal_is_a_line_and_anything_else_has_its_traceback(self) -> None:
+        error = nova_exception.InstanceSuspendFailure(reason="no state can be saved")
+        self.raised(refusals.expected(error))
+        said = "INFO Refused: Failed to suspend instance: no state can be saved\n"
+        self.assertEqual(said, self.log.output)
+        self.raised(nova_exception.InstanceSuspendFailure(reason="libvirt says no"))
+        rpc_server.LOG.error("A thing without an exception")
+        self.assertIn("Traceback (most recent call last)", self.log.output)
+        self.assertIn("ERROR A thing without", self.log.output)

@@ -47,13 +47,6 @@ class ProofsTest(HostTestCase):
     def prove(self, card: GPU) -> None:
         self.proofs.prove(card.address, card, "reset", None)
 
-    def test_unproven(self) -> None:
-        self.assertEqual({ONE, TWO}, self.dirty())
-        self.prove(self.cards[0])
-        self.assertEqual({TWO}, self.dirty())
-        self.proofs.revoke([self.cards[0].address])
-        self.assertEqual({ONE, TWO}, self.dirty())
-
     def test_another_driver_has_run(self) -> None:
         self.prove(self.cards[0])
         known, ledger = self.service()

@@ -7,30 +7,19 @@ import pathlib
 import unittest
 from unittest import mock
 
-import fixtures
 from nova import exception as nova_exception
-from nova import objects
 from nova.virt.libvirt import config as vconfig
-from oslo_config import fixture as config_fixture
-from oslo_utils import uuidutils
-from oslo_utils.fixture import uuidsentinel
-from oslotest import base
 
-from nova_gpu.conf import CONF
 from nova_gpu.core.guest import devices as devices_told
 from nova_gpu.core.model import PciAddress
-from nova_gpu.core.topology.nearness import Neighbour
-from nova_gpu.core.vgpu.vgpu import Slot, VGPUType, device_uuid
-from nova_gpu.notifications import Event, EventType
-from nova_gpu.virt import diagnostics, threads
-from nova_gpu.virt.lifecycle import starts
+from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
+from nova_gpu.virt import diagnostics
 from nova_gpu.virt.lifecycle.start import STEPS, Kind, Step
 from tests.fixtures import cards, nodes
 from tests.fixtures.bases import vgpus
 from tests.fixtures.bases.host import HostTestCase
 from tests.fixtures.bases.vgpus import WHOLE as ONE
 from tests.fixtures.compute import Compute, devices
-from tests.fixtures.guest_trees import PAIR, told
 
 FAR = "0000:af:00.0"
 PART = f"{vgpus.CARD}/nvidia-63/0"
@@ -99,43 +88,6 @@ class StartingTest(StartsTestCase):
         }
         self.assertEqual(expected, found)
 
-    def test_one_guest_only(self) -> None:
-        """Whoever comes second is sent to another host; of a start that fails nothing is left."""
-        first = self.compute.instance({"gpus": "1"}, (self.whole, ONE))
-        second = self.compute.instance({"gpus": "1"}, (self.whole, ONE))
-        refused = nova_exception.ComputeResourcesUnavailable
-        with self.assertRaisesRegex(ZeroDivisionError, ""), self.compute.spawning(first):
-            raise ZeroDivisionError
-        self.assertEqual(frozenset(), self.ledger.now.held_for(first.uuid))
-        with self.compute.spawning(first):
-            self.assertRaises(refused, self.compute.spawn, second)
-        self.assertRaises(refused, self.compute.spawn, second)
-
-    def test_what_cannot_be_given(self) -> None:
-        gone = "0000:d8:00.0"
-        for had, said in (
-            ((self.whole, gone), "it is not on this host"),
-            ((self.parts, f"{gone}/nvidia-63/0"), "no card of this host has it"),
-        ):
-            specs = {"gpus" if had[0] == self.whole else "vgpus": "1"}
-            instance = self.compute.instance(specs, had)
-            with self.assertRaisesRegex(nova_exception.ComputeResourcesUnavailable, said):
-                self.compute.spawn(instance)
-            del self.compute.instances[instance.uuid]
-
-    def test_none_of_this_hosts(self) -> None:
-        """Of a plain instance nobody is asked. After a move an address may be one of this host."""
-        other = uuidutils.generate_uuid()
-        instance = self.compute.instance({}, (other, ONE), (other, PART))
-        with self.compute.spawning(instance) as xml:
-            self.assertNotIn("hostdev", xml)
-            self.assertEqual(frozenset(), self.ledger.now.held_for(instance.uuid))
-        before = self.compute.asked
-        for supply in self.compute.gpus.assigned.supplies:
-            supply.provider_uuids.clear()
-        self.assertNotIn("hostdev", self.compute.spawn(self.compute.instance({})))
-        self.assertEqual(before, self.compute.asked)
-
 
 class CompareTest(StartsTestCase):
     def test_other_than_its_flavor_says(self) -> None:
@@ -179,24 +131,6 @@ class CompareTest(StartsTestCase):
             "Starting the moved instance nevertheless: its flavor requires", self.log.output
         )
 
-    def test_not_beside_what_it_has(self) -> None:
-        specs = {"gpus": "1", "gpu:near": "nic", "gpu:near_policy": "required"}
-        instance = self.compute.instance(specs, (self.whole, FAR))
-        near, far = (lambda _, node=node: (Neighbour(0x020000, node),) for node in (1, 0))
-        self.compute.gpus.starts = dataclasses.replace(self.starts, neighbours=far)
-        reason = "requires gpu:near nic"
-        with self.assertRaisesRegex(nova_exception.ComputeResourcesUnavailable, reason):
-            self.compute.spawn(instance)
-        self.compute.spawn(instance, Kind.MOVE)
-        self.assertIn(
-            f"Starting the moved instance nevertheless: its flavor {reason}", self.log.output
-        )
-        # Once it has them nobody asks.
-        self.compute.gpus.starts = dataclasses.replace(self.starts, neighbours=lambda _: 1 / 0)
-        self.compute.spawn(instance, Kind.REBOOT)
-        self.compute.gpus.starts = dataclasses.replace(self.starts, neighbours=near)
-        self.compute.spawn(instance)
-
     def test_no_other_host_rebuilds_it(self) -> None:
         """Nova takes the error for one of a guest that runs on, and its disk is gone."""
         for task, error in (
@@ -222,44 +156,6 @@ class CompareTest(StartsTestCase):
         self.compute.spawn(self.compute.instance({}))
 
 
-class GuestsTest(StartsTestCase):
-    def test_road_that_is_not_overridden(self) -> None:
-        instance = self.compute.instance({"gpus": "1"}, (self.whole, ONE))
-        guest = vconfig.LibvirtConfigGuest()
-        with self.assertRaisesRegex(nova_exception.ComputeResourcesUnavailable, "does not know"):
-            self.starts.add_gpus(instance, guest)
-        self.assertEqual([], guest.devices)
-
-    def test_what_it_has_is_reported_once(self) -> None:
-        """A guest that is rebuilt in its place is spawned with what it has."""
-        told: list[Event] = []
-        self.useFixture(fixtures.MonkeyPatch("nova_gpu.notifications.emit", told.append))
-        instance = self.compute.instance({"gpus": "1"}, (self.whole, ONE))
-        self.compute.spawn(instance)
-        self.assertEqual(
-            [(EventType.CLAIM, (ONE,))], [(each.type, each.addresses) for each in told]
-        )
-        self.compute.spawn(instance)
-        self.assertEqual(1, len(told))
-        self.assertFalse(self.starts.is_reboot_hard(instance))
-
-    def test_cards_are_got_ready_beside_the_network(self) -> None:
-        begun: list[PciAddress] = []
-        self.useFixture(
-            fixtures.MockPatchObject(threads, "begin", lambda _, card: begun.append(card.address))
-        )
-        instance = self.compute.instance(
-            {"gpus": "1", "vgpus": "1"}, (self.whole, ONE), (self.parts, PART)
-        )
-        self.starts.prepare(instance)
-        self.assertEqual([], begun)  # the card is with VFIO
-        self.host.bind(ONE, "nouveau")
-        self.starts.prepare(instance)
-        self.assertEqual([ONE], [str(address) for address in begun])
-        # What fails here is said at the start.
-        self.starts.prepare(self.compute.instance({}, (self.whole, "0000:d8:00.0")))
-
-
 class ContainersTest(HostTestCase):
     NODES = nodes.Nodes.FILES
 
@@ -277,43 +173,6 @@ class ContainersTest(HostTestCase):
         self.assertTrue(starts.is_reboot_hard(instance), "its domain names one")
 
 
-class TellTest(base.BaseTestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.config = self.useFixture(config_fixture.Config(CONF)).config
-        self.instance = objects.Instance(
-            uuid=uuidsentinel.instance,
-            config_drive="True",
-            image_ref="",
-            system_metadata={"boot_roles": "member"},
-        )
-        self.saved = self.useFixture(fixtures.MockPatchObject(objects.Instance, "save")).mock
-
-    def kept(self) -> list[devices_told.GuestDevice]:
-        return devices_told.of_metadata(self.instance.system_metadata)
-
-    def test_what_it_had_before_is_forgotten(self) -> None:
-        starts._tell(self.instance, told(*PAIR), [])
-        self.assertEqual(told(*PAIR), self.kept())
-        part = VGPUType("nvidia-63", "GRID P4-1Q", 1024)
-        starts._tell(self.instance, told(PAIR[0]), [part])
-        self.assertEqual([*told(PAIR[0]), devices_told.of_part(1, part)], self.kept())
-        starts._tell(self.instance, [], [])
-        self.assertEqual({"boot_roles": "member"}, self.instance.system_metadata)
-
-    def test_saved_before_a_config_drive_asks(self) -> None:
-        """Nova saves the instance itself when its guest has started."""
-        starts._tell(self.instance, told(*PAIR), [])
-        self.config(group="api", vendordata_providers=["StaticJSON", "DynamicJSON"])
-        self.instance.config_drive = ""
-        starts._tell(self.instance, told(PAIR[0]), [])
-        self.saved.assert_not_called()
-        self.instance.config_drive = "True"
-        for _ in range(2):
-            starts._tell(self.instance, told(*PAIR), [])
-            self.saved.assert_called_once_with()
-
-
 TABLE = pathlib.Path(__file__).parents[4] / "doc/source/reference/starts.csv"
 
 
@@ -324,13 +183,3 @@ class TableTest(unittest.TestCase):
         shown = {row["Start"]: {step for step in row if row[step] == "yes"} for row in rows}
         self.assertEqual({kind.value: {step.value for step in STEPS[kind]} for kind in Kind}, shown)
         self.assertEqual(["Start", *(step.value for step in Step)], list(rows[0]))
-
-    def test_what_nova_spawns(self) -> None:
-        for task, host, kind in (
-            ("spawning", "here", Kind.SPAWN),
-            ("spawning", None, Kind.SPAWN),
-            ("rebuild_spawning", "here", Kind.REBUILD),
-            ("rebuild_spawning", "another", Kind.EVACUATION),
-        ):
-            instance = objects.Instance(task_state=task, host=host)
-            self.assertEqual(kind, Kind.of_spawn(instance, "here"))

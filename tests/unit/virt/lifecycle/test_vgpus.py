@@ -20,8 +20,7 @@ from nova_gpu.virt.delivery.delivery import Grant
 from nova_gpu.virt.health import failed_starts
 from nova_gpu.virt.lifecycle import vgpus
 from tests.fixtures import pci, vgpu
-from tests.fixtures.bases.vgpus import CARD, MINE, ONE, OTHERS, PROFILED, TWO, WHOLE, VGPUsTestCase
-from tests.fixtures.compute import devices
+from tests.fixtures.bases.vgpus import MINE, ONE, OTHERS, PROFILED, TWO, WHOLE, VGPUsTestCase
 
 
 class MadeAndRemovedTest(VGPUsTestCase):
@@ -66,33 +65,6 @@ class MadeAndRemovedTest(VGPUsTestCase):
         self.vgpus.retries.wait()
         self.assertMade()
         self.assertEqual(frozenset(), self.ledger.now.used)
-
-    def test_after_a_host_boot(self) -> None:
-        """An instance's are there again before anybody else has their room; nobody's are not."""
-        provider = self.compute.provider("1bb3", "nvidia-63")
-        instance = self.compute.instance({"vgpus": "1"}, (provider, str(ONE)))
-        self.compute.spawn(instance)
-        self.vgpus.make(OTHERS, [TWO])
-        self.kernel.forget_all()
-        self.compute.restart()
-        self.assertMade(ONE, uuid=instance.uuid)
-        self.compute.gpus.vgpus.retries.wait()
-        self.assertEqual(frozenset(), self.compute.gpus.ledger.now.left())
-
-
-class KnownTest(VGPUsTestCase):
-    def test_groups_and_cards(self) -> None:
-        """And the groups in which their cards would be whole"""
-        keys = list(self.vgpus.keys())
-        types = {key.vgpu_type for key in keys}
-        self.assertEqual({None, *(each.id for each in vgpu.TESLA_P4)}, types)
-        self.assertEqual({"1bb3"}, {key.product_id for key in keys})
-        self.assertTrue(self.vgpus)
-        self.assertEqual(devices([CARD]), self.vgpus.functions())
-        self.assertEqual([], self.vgpus.containers_cards())
-        gone = Slot.parse("0000:d8:00.0/nvidia-63/0")
-        found = self.vgpus.products([ONE, gone, PciAddress.parse(WHOLE)])
-        self.assertEqual({ONE: "10de:1bb3"}, {slot: each.key for slot, each in found.items()})
 
 
 class DivideCommandTest(VGPUsTestCase):
@@ -164,23 +136,6 @@ class FailedStartsTest(VGPUsTestCase):
         with self.assertRaises(libvirt.libvirtError), self.start(uuid, slots):
             raise libvirt.libvirtError(text.format(slots[0].parent))
 
-    def test_function_that_fails_again_and_again(self) -> None:
-        first, second = self.functions
-        slot = Slot.parse(f"{first}/nvidia-1155/0")
-        for _ in range(failed_starts.MOST - 1):
-            self.fail(slot)
-        with self.start(MINE, [slot]):
-            pass  # counts anew
-        self.fail(slot)
-        self.assertEqual({first, second}, self.offered())
-        for _ in range(failed_starts.MOST - 1):
-            self.fail(slot)
-        self.assertEqual({second}, self.offered())
-        self.vgpus.keep_failed()
-        self.assertEqual({second}, self.offered(), "it is still there")
-        self.compute.restart()
-        self.assertEqual({second}, self.offered())
-
     def test_what_says_nothing_of_the_function(self) -> None:
         slots = [Slot.parse(f"{each}/nvidia-1155/0") for each in self.functions]
         for _ in range(failed_starts.MOST):
@@ -217,21 +172,6 @@ class FailedStartsTest(VGPUsTestCase):
         self.vgpus.cards.read_again(slot)
         self.assertEqual(set(self.functions), self.offered())
 
-    def test_two_functions_alike(self) -> None:
-        first, second = (Slot.parse(f"{each}/nvidia-1155/0") for each in self.functions)
-        for _ in range(failed_starts.MOST):
-            self.fail(first)
-        self.fail(second)
-        self.assertNotEqual(set(), self.offered(), "one project's may be at fault")
-        self.fail(second, uuid=OTHERS)
-        for _ in range(2):
-            self.assertEqual(set(), self.offered())
-            self.vgpus.keep_failed()
-        self.assertNotEqual([], self.free(), "of another kind")
-        with self.start(OTHERS, [second]):
-            pass
-        self.assertEqual(set(self.functions), self.offered())
-
     def free(self) -> list[Slot]:
         return list(self.vgpus.cards.look.cards[ONE.parent].free_slots("nvidia-63", (), ()))
 
@@ -249,17 +189,6 @@ class FailedStartsTest(VGPUsTestCase):
         with self.start(MINE, [TWO]):
             pass
         self.assertNotEqual([], self.free())
-
-    def test_whole_cards(self) -> None:
-        (card,) = self.compute.gpus.assigned.whole.cards()
-        text, offered = "vfio {}: failed to open /dev/vfio/9: Permission denied", {card.address}
-        for uuid, left in ((MINE, offered), (OTHERS, set[PciAddress]())):
-            with self.assertRaises(libvirt.libvirtError), self.start(uuid, [card]):
-                raise libvirt.libvirtError(text.format(card.address))
-            self.assertEqual(left, self.compute.gpus.assigned.whole.free())
-        with self.start(MINE, [card]):
-            pass
-        self.assertEqual(offered, self.compute.gpus.assigned.whole.free())
 
 
 MIG_ONE, MIG_TWO = (Slot.parse(f"0000:19:00.0/1g.18gb/{number}") for number in (900, 901))
@@ -302,15 +231,6 @@ class RetriesTest(base.BaseTestCase):
         for _ in range(2):
             self.period(MIG_ONE, MIG_OTHER)
         self.assertEqual([MIG_TWO, MIG_OTHER], self.period(MIG_ONE, MIG_TWO, MIG_OTHER))
-
-    def test_what_a_period_has_begun(self) -> None:
-        """However soon it is over: in the next period all of it can be seen."""
-        self.retries.begin([MIG_ONE], self.release)
-        for begun in self.retries._begun.values():
-            begun.result()
-        self.assertTrue(self.retries.wait())
-        self.retries.begin([], self.release)
-        self.assertFalse(self.retries.wait())
 
     def test_nobody_waits(self) -> None:
         """The cards side by side, and of each that is at work nothing more is begun."""

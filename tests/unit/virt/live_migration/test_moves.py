@@ -1,26 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import dataclasses
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 import fixtures
-import libvirt
-from lxml import etree
-from nova import context as nova_context
 from nova import exception as nova_exception
 from nova import objects
-from nova.virt.libvirt import config as vconfig
-from nova.virt.libvirt import guest as libvirt_guest
+from oslo_config import fixture as config_fixture
+from oslotest import base
 
+from nova_gpu.conf import CONF
+from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
-from nova_gpu.virt.delivery import guest_config
-from nova_gpu.virt.live_migration import arrivals, departures, migrate_data
+from nova_gpu.host.pci import discovery
+from nova_gpu.virt.live_migration import arrivals, compatibility, departures
+from tests.fixtures import hosts
+from tests.fixtures import nvml as machines
 from tests.fixtures.bases import moving
 from tests.fixtures.bases.moving import CARD, THERE, WORDS, slots
-from tests.fixtures.compute import devices, resources
-from tests.fixtures.histories import Domain
+from tests.fixtures.compute import devices
 
 
 class ArrivalsTest(moving.MovingTestCase):
@@ -41,18 +42,6 @@ class ArrivalsTest(moving.MovingTestCase):
             self.claimed(instance, asked)
         self.abort.assert_called()  # nobody else waits for what was claimed
 
-    def test_offered(self) -> None:
-        data = arrivals.offered(self.moves, self.instance, self.data())
-        self.assertEqual({}, data.target_mdevs)
-        self.assertTrue(data.dst_supports_numa_live_migration)
-        self.assertNotIn("target_mdevs", arrivals.offered(self.moves, self.plain, self.data()))
-
-    def test_claimed(self) -> None:
-        data = self.claimed(self.instance, dict.fromkeys(slots(THERE, 0, 1), WORDS))
-        self.assertEqual({}, data.source_mdev_types, "else Nova looks for some of its own")
-        self.assertNotIn("dst_numa_info", data)
-        self.abort.assert_not_called()
-
     def test_claimed_what_is_of_no_use(self) -> None:
         asked = dict.fromkeys(slots(THERE, 0, 1), WORDS)
         other = dict(asked)
@@ -62,17 +51,6 @@ class ArrivalsTest(moving.MovingTestCase):
         self.refused(self.instance, other, "has 1 vGPUs, and 2 were claimed")
         gone = self.moving(slots(THERE, 0), slots("0000:d8:00.0", 0), here="new")
         self.refused(gone, dict.fromkeys(slots(THERE, 0), WORDS), "cannot be given")
-
-    def test_mapped(self) -> None:
-        data = self.data(target_mdevs={}, src_supports_numa_live_migration=True)
-        arrivals.mapped(self.moves, self.instance, data)
-        old, new = (list(map(Slot.parse, slots(*at))) for at in ((THERE, 0, 1), (CARD, 2, 3)))
-        uuid = self.instance.uuid
-        pairs = zip(old, new, strict=True)
-        expected = {device_uuid(uuid, one): device_uuid(uuid, two) for one, two in pairs}
-        self.assertEqual(expected, data.target_mdevs)
-        with self.assertRaisesRegex(nova_exception.MigrationPreCheckError, "RPC.*too old"):
-            arrivals.mapped(self.moves, self.instance, self.data(target_mdevs={}))
 
     def test_prepared(self) -> None:
         """Made, and kept although no domain of this host names it yet"""
@@ -84,14 +62,6 @@ class ArrivalsTest(moving.MovingTestCase):
 
 
 class AskedTest(moving.MovingTestCase):
-    def test_asked(self) -> None:
-        instance = self.has(*slots(CARD, 0))
-        data = departures.asked(self.moves, instance, self.data(target_mdevs={}))
-        self.assertEqual({slots(CARD, 0)[0]: WORDS}, data.source_mdev_types)
-        self.assertTrue(data.src_supports_numa_live_migration)
-        plain = departures.asked(self.moves, self.plain, self.data())
-        self.assertNotIn("source_mdev_types", plain)
-
     def test_refused(self) -> None:
         mine, gone = self.has(*slots(CARD, 0)), self.has(*slots("0000:d8:00.0", 0))
         own = {"target_mdevs": {}, "source_mdev_types": {"a": "nvidia-63"}}
@@ -104,95 +74,61 @@ class AskedTest(moving.MovingTestCase):
                 departures.asked(self.moves, instance, data)
 
 
-class LeavingTest(moving.MovingTestCase):
+FUNCTION = "nvidia-1155 of 10de:26b9, a virtual function with a type"
+
+
+class MismatchTest(base.BaseTestCase):
+    def test_what_the_guest_has_and_would_get(self) -> None:
+        other = FUNCTION.replace("1155", "1156")
+        for has, gets, said in (
+            (FUNCTION, FUNCTION, "None"),
+            (
+                f"{FUNCTION}; driver 550.54.16; ECC 1",
+                f"{FUNCTION}; driver 550.54.16; ECC 1",
+                "None",
+            ),
+            (FUNCTION, f"{FUNCTION}; driver 535.1; ECC 0", "None"),  # of an older release
+            (f"{FUNCTION}; driver 550.54.16", f"{FUNCTION}; ECC 0", "None"),
+            (f"{FUNCTION}; ECC 1", f"{other}; ECC 1", f"has {FUNCTION}, and would get {other}"),
+            (None, FUNCTION, "the guest has None"),
+            (f"{FUNCTION}; ECC 1", f"{FUNCTION}; ECC 0", "has ECC on, and the one that it would"),
+            (
+                f"{FUNCTION}; driver 550.54.16",
+                f"{FUNCTION}; driver 550.127.05",
+                "is 550.54.16, and the one there is 550.127.05, which takes no",
+            ),
+        ):
+            self.assertIn(said, str(compatibility.not_alike(has, gets)), (has, gets))
+
+
+class FactsTest(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.instance = self.moving(slots(CARD, 0), slots(THERE, 3), here="old")
-        self.context = nova_context.get_admin_context()
-        # The domain and the instance's action are others'.
-        self.migrate, self.note = (
-            self.useFixture(fixtures.MockPatchObject(owner, name)).mock
-            for owner, name in ((libvirt_guest.Guest, "migrate"), (departures, "_note"))
-        )
+        self.config = self.useFixture(config_fixture.Config(CONF))
+        self.host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
+        card, _ = machines.l40s()
+        self.card = dataclasses.replace(card, more={"ecc_mode": "1 0"})  # off after the next boot
+        self.library = self.useFixture(machines.Library(self.card))
+        self.host.add_gpu(card.address, "10de", "26b9", driver="nvidia")
+        self.address = PciAddress.parse(card.address)
 
-    @property
-    def migrated(self) -> str:
-        """The XML that Nova has migrated the domain with"""
-        return str(self.migrate.call_args.kwargs["destination_xml"])
+    def facts(self) -> str:
+        found = discovery.cards_at([self.address], self.host.roots)
+        return compatibility.facts_of(found, self.host.roots).get(self.address, "")
 
-    def leave(self, instance: Any) -> None:
-        guest = libvirt_guest.Guest(object())
-        xml = f"""<domain><metadata><gpus xmlns="urn:nova-gpu:domain:1">
-            <gpu address="{slots(CARD, 0)[0]}"/></gpus></metadata></domain>"""
-        with departures.leaving(self.moves, self.context, instance, guest) as moved:
-            moved.migrate("host2", destination_xml=xml)
-
-    def test_its_metadata_names_what_it_will_have(self) -> None:
-        self.leave(self.instance)
-        named = etree.fromstring(self.migrated).xpath("//*[local-name()='gpu']/@address")
-        self.assertEqual(slots(THERE, 3), named)
-        kept = self.ledger.now.kept_by(self.instance.uuid)
-        self.assertEqual(devices(slots(CARD, 0)), kept, "until Nova cleans up")
-        self.leave(self.plain)  # is left alone
-        self.assertIn(slots(CARD, 0)[0], self.migrated)
-
-    def test_what_libvirt_refuses_is_told_to_the_user(self) -> None:
-        """It goes on as it was, and not to ERROR."""
-        uuid = device_uuid(self.instance.uuid, Slot.parse(slots(CARD, 0)[0]))
-        self.migrate.side_effect = libvirt.libvirtError(
-            f"Requested operation is not valid: {uuid}: VFIO migration is not supported in kernel"
-        )
-        self.leave(self.instance)
-        self.assertIn("the guest continues on this host", self.log.output)
-        self.note.assert_called_once()
-        # Any other error goes through.
-        lost = nova_exception.MigrationError(reason="the network is down")
-        self.migrate.side_effect = lost
-        self.assertRaises(nova_exception.MigrationError, self.leave, self.instance)
-        self.note.assert_called_once()
-
-
-class MovesTest(moving.MovingTestCase):
-    def test_recorded(self) -> None:
-        """Whoever's they are, by type first, so that both sides of a move are in one order"""
-        texts = [f"{CARD}/nvidia-64/0", f"{THERE}/nvidia-63/1", f"{CARD}/nvidia-63/1", CARD]
-        found = migrate_data.recorded(resources(*((self.provider, each) for each in texts)))
-        self.assertEqual([texts[2], texts[1], texts[0]], [str(each) for each in found])
-        self.assertEqual([], migrate_data.recorded(None))
-
-    def test_pairs(self) -> None:
-        instance = self.moving(slots(CARD, 3, 1), slots(THERE, 0, 2), here="old")
-        old, new = (list(map(Slot.parse, slots(*each))) for each in ((CARD, 1, 3), (THERE, 0, 2)))
-        self.assertEqual(list(zip(old, new, strict=True)), migrate_data.pairs(instance))
-        self.assertTrue(self.moves.are_moved(self.moving(slots(CARD, 0), [], here="old")))
-        self.assertFalse(self.moves.are_moved(self.plain))
-        found = self.compute.gpus.assigned.parts.held(self.has(*slots(CARD, 0)).resources)
-        said = {Slot.parse(f"{CARD}/nvidia-63/0"): moving.WORDS}
-        self.assertEqual(said, self.moves.described(found))
-
-    def test_stays(self) -> None:
-        """What its domain names from now on, which this service need not have seen"""
-        instance = self.moving(slots(THERE, 0), slots(CARD, 2), here="new")
-        guest = vconfig.LibvirtConfigGuest()
-        guest.name = guest.uuid = instance.uuid
-        guest.virt_type, guest.os_type = "kvm", "hvm"
-        slot = Slot.parse(slots(CARD, 2)[0])
-        device = guest_config.GuestMediatedDevice(instance.uuid, slot)
-        guest_config.add_vgpus(guest, {slot: device})
-        self.compute.libvirt.domains[instance.uuid] = Domain(instance.uuid, guest.to_xml())
-        self.moves.stays(instance)
-        self.assertEqual(devices(slots(CARD, 2)), self.ledger.now.kept_by(instance.uuid))
-        self.assertEqual(devices(slots(CARD, 2)), self.ledger.now.had_by(instance.uuid))
-        self.compute.libvirt.domains.clear()
-        self.compute.gpus.periods.refresh()
-        self.assertEqual(frozenset(), self.ledger.now.kept_by(instance.uuid))
-        self.moves.stays(self.plain)
-        self.assertEqual(frozenset(), self.ledger.now.kept_by(self.plain.uuid))
-
-    def test_too_old(self) -> None:
-        instance = self.has(*slots(CARD, 0))
-        self.moves.refuse_too_old(instance, is_able=True)
-        self.moves.refuse_too_old(self.plain, is_able=False)
-        said = "host host1 cannot move a running guest with vGPUs, which takes libvirt"
-        with self.assertRaisesRegex(nova_exception.MigrationPreCheckError, said):
-            self.moves.refuse_too_old(instance, is_able=False)
+    def test_of_the_driver_and_the_card(self) -> None:
+        """As far as they are known, and nothing of others"""
+        self.assertEqual("; driver 570.172.08; ECC 1", self.facts())
+        version = self.host.roots.proc / "driver/nvidia/version"
+        closed = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.16  Tue Feb 20 2024\n"
+        version.write_text(closed)
+        self.assertEqual("; driver 550.54.16; ECC 1", self.facts())
+        self.library.say(dataclasses.replace(self.card, more={}))
+        self.assertEqual("; driver 550.54.16", self.facts())
+        self.config.config(group="gpu", nvml=False)
+        version.unlink()
+        self.assertEqual("", self.facts())
+        version.write_text(closed)
+        self.host.add_gpu("0000:af:00.0", "8086", "56c0")
+        self.address = PciAddress.parse("0000:af:00.0")
+        self.assertEqual("", self.facts())

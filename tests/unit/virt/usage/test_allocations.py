@@ -106,17 +106,6 @@ class AllocationsTest(base.BaseTestCase):
         self.assertEqual(0, self.last.gpus(ONE, {INSTANCE}))
         self.assertEqual(0, self.last.gpus("another host's", {INSTANCE}))
 
-    def test_a_node_that_is_not_there_yet(self) -> None:
-        generations, self.placement.generation_of = self.placement.generation_of, {}
-        self.assertEqual([NODENAME], self.read())
-        self.assertEqual(Allocations(), self.last)
-        self.placement.generation_of = generations
-        self.read()
-        self.assertEqual(ROOT, self.last.node)
-        self.placement.generation_of = {}
-        self.read()
-        self.assertEqual(Allocations(), self.last)
-
     def test_who_lacks_the_nodes_part(self) -> None:
         """With GPUs, or with a flavor that asks for some, or for vGPUs."""
         self.read()

@@ -63,7 +63,7 @@ class Host:
     ``is_deaf``: its libvirt does not answer.
     """
 
-    def __init__(self, ledger: type[WatchedLedger] = WatchedLedger) -> None:
+    def __init__(self) -> None:
         self.turns: turns.Turns | None = None
         self.domains: dict[str, Domain] = {}
         self.recorded: dict[str, PciAddress] = {}
@@ -72,7 +72,7 @@ class Host:
         self.cleaning: set[PciAddress] = set()
         self.dirty: set[PciAddress] = set()
         self.is_deaf = False
-        self.ledger = ledger()
+        self.ledger = WatchedLedger()
         self.claims: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
         parts = domains.Parts({f"/dev/{each}": each for each in (A, B)}, {})
         self.usage_reader = reader.UsageReader(self, self.ledger, lambda: parts)
@@ -225,15 +225,6 @@ ABSENT: Sequence[Road] = (Host.boot, Host.start, Host.failed_start, Host.arrive)
 OTHERS: Sequence[Road] = (Host.period, Host.read)
 
 
-class TornLedger(WatchedLedger):
-    """One that is read part by part, against the direction in which a device goes."""
-
-    @property
-    def now(self) -> Snapshot:
-        names = [each.name for each in dataclasses.fields(Snapshot)]
-        return Snapshot(**{name: getattr(self._now, name) for name in reversed(names)})
-
-
 class PairsTest(unittest.TestCase):
     def test_no_device_is_nobodys_or_two_guests(self) -> None:
         roads = (*RUNNING, *ABSENT, *OTHERS)
@@ -243,25 +234,12 @@ class PairsTest(unittest.TestCase):
                 with self.subTest(first.__name__, second=second.__name__, device=str(device)):
                     self.assertTrue(self.interleave(first, second, device))
 
-    def test_what_is_not_read_at_once_is_caught(self) -> None:
-        self.assertTrue(self.interleave(Host.boot, Host.read, A, most_switches=2))
-        with self.assertRaisesRegex(AssertionError, "are read to be nobody's"):
-            self.interleave(Host.boot, Host.read, A, most_switches=2, ledger=TornLedger)
-
-    def interleave(
-        self,
-        first: Road,
-        second: Road,
-        device: PciAddress,
-        *,
-        most_switches: int = 1,
-        ledger: type[WatchedLedger] = WatchedLedger,
-    ) -> int:
+    def interleave(self, first: Road, second: Road, device: PciAddress) -> int:
         """How many orders there are"""
         orders = 0
-        for order in turns.each_order(most_switches):
+        for order in turns.each_order(1):
             orders += 1
-            host = Host(ledger)
+            host = Host()
             host.period()
             for road, uuid, has in ((first, "one", A), (second, "two", device)):
                 if road in RUNNING:

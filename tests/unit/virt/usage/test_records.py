@@ -236,16 +236,3 @@ class RequestOfTest(base.BaseTestCase):
             moved = instance(ONE, resources(A), resources(A), resources(B))
             moved.old_flavor, moved.flavor, moved.new_flavor = old, now, two
             self.assertEqual(expected, records.is_left_by_move(moved, {GROUP}))
-
-    def test_of_what_came_without(self) -> None:
-        """Nova's object raises for what it was not read with."""
-        specs = {"gpus": "= 2"}
-        for flavor, expected in (
-            (objects.Flavor(flavorid="read without"), {}),
-            (objects.Flavor(extra_specs={}), {}),
-            (objects.Flavor(extra_specs=specs), specs),
-        ):
-            self.assertEqual(expected, records.request_of_flavor(flavor).extra_specs)
-            found = records.request_of(objects.Instance(flavor=flavor))
-            self.assertEqual(expected, found.extra_specs)
-        self.assertEqual({}, records.request_of(objects.Instance(uuid="anybody")).extra_specs)

@@ -249,13 +249,6 @@ class InventoriesTest(unittest.TestCase):
             found = self.found(providers=more, vgpus_free={"h_vgpu": 4}, **changes)
             self.assertEqual([], found, changes)
 
-    def test_what_is_not_known(self) -> None:
-        self.assertEqual([], self.found(providers=None))
-        short = {GROUP: dataclasses.replace(self.group, total=3)}
-        self.assertEqual([], self.found(providers=short, cards=None))
-        exceeds = {GROUP: dataclasses.replace(self.group, fit=ALL - {C})}
-        self.assertEqual([], self.found(providers=exceeds, guests=None))
-
 
 class DocumentationTest(unittest.TestCase):
     def test_every_kind_is_explained(self) -> None:

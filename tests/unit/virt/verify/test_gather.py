@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,19 +11,15 @@ from nova import exception as nova_exception
 from nova import objects
 from oslotest import base
 
-from nova_gpu.core import exception
-from nova_gpu.core.availability import Reasons, Scope
 from nova_gpu.core.flavor import request
-from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
 from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
 from nova_gpu.host.vgpu import division
 from nova_gpu.virt.delivery import made_vgpus, ways
 from nova_gpu.virt.usage import records
-from nova_gpu.virt.verify import gather, gather_host, sources
+from nova_gpu.virt.verify import gather, gather_host
 from nova_gpu.virt.verify.sources import Holder, Provider
-from tests.fixtures import cards, histories, hosts, vgpu
+from tests.fixtures import hosts, vgpu
 from tests.fixtures.bases.host import HostTestCase
-from tests.fixtures.cards import reasons
 from tests.fixtures.compute import Compute, devices
 
 
@@ -39,7 +34,6 @@ class GatherTest(base.BaseTestCase):
         self.instance = self.compute.instance({"gpus": "1"}, (self.provider, WHOLE))
         self.compute.spawn(self.instance)
         self.instance.vm_state = "active"
-        self.away: set[str] = set()
         self.allocated = {self.instance.uuid: 1}
         for owner, name, what in (
             (gather_host, "read_providers", self._providers),
@@ -53,17 +47,11 @@ class GatherTest(base.BaseTestCase):
         ):
             self.useFixture(fixtures.MockPatchObject(owner, name, what))
 
-    def _answer(self, who: str) -> None:
-        if who in self.away:
-            raise OSError(f"{who} is away\nand its stack below")
-
     def _providers(self, *_: Any) -> dict[str, Provider]:
-        self._answer("Placement")
         card = devices([WHOLE])
         return {self.provider: Provider("h_gpu", 1, 0, self.allocated, card)}
 
     def _records(self, *_: Any) -> records.Records:
-        self._answer("Nova's database")
         return records.Records({self.instance.uuid: frozenset({(self.provider, WHOLE)})})
 
     def _instance(self, context: Any, uuid: str) -> Any:
@@ -80,37 +68,19 @@ class GatherTest(base.BaseTestCase):
         asked = (self.looked, self.compute.libvirt, self.compute, self.looked.unavailable)
         return gather.gather(gather.Sources(*asked))
 
-    def test_all_answer(self) -> None:
-        found = self.gather()
-        card, uuid = devices([WHOLE]), self.instance.uuid
-        self.assertEqual((), found.unread)
-        self.assertEqual((card, card), (found.cards, found.guests[uuid].cards))
-        self.assertEqual(card, found.instances[uuid].cards)
-        self.assertTrue(found.instances[uuid].settled)
-        self.assertEqual(1, found.instances[uuid].flavor_count)
-        self.assertEqual({}, found.holders)
-
     def test_who_does_not_answer(self) -> None:
         """Is named, with where to look; the others are asked all the same."""
-        for who, lacking in (("Placement", "providers"), ("Nova's database", "instances")):
-            self.away = {who}
-            found = self.gather()
+        for who, lacking, asked in (
+            ("Placement", "providers", (gather_host, "read_providers")),
+            ("Nova's database", "instances", (records, "read")),
+        ):
+            away = OSError(f"{who} is away\nand its stack below")
+            with fixtures.MockPatchObject(*asked, side_effect=away):
+                found = self.gather()
             (unread,) = found.unread
             self.assertTrue(unread.startswith(f"{who}: {who} is away; see "), unread)
             missing = [n for n in ("guests", "instances", "providers") if not getattr(found, n)]
             self.assertEqual([lacking], missing)
-
-    def test_host_that_cannot_be_read(self) -> None:
-        lost = exception.DiscoveryFailed("/sys", "no sysfs")
-        self.useFixture(fixtures.MockPatchObject(self.looked, "find", side_effect=lost))
-        nodes = [SimpleNamespace(hypervisor_hostname="host1")]
-        self.useFixture(
-            fixtures.MockPatchObject(objects.ComputeNodeList, "get_all_by_host", lambda *_: nodes)
-        )
-        found = self.gather()
-        self.assertEqual((None, None, None), (found.cards, found.guests, found.made))
-        self.assertIsNotNone(found.instances)
-        self.assertIn("sysfs: The host's GPUs cannot be listed: /sys: no sysfs", found.unread[0])
 
     def test_holders(self) -> None:
         self.allocated = dict.fromkeys(("deleted", "elsewhere", "unknown"), 1)
@@ -137,9 +107,6 @@ class GatherTest(base.BaseTestCase):
 MEDIATING, PROFILED, WHOLE = "0000:3b:00.0", "0000:82:00.0", "0000:af:00.0"
 ONE = "7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4d"
 TWO = "0b9c8d7e-1111-4222-8333-444455556666"
-NODE = "node1"
-FIRST, SECOND = cards.card("0000:3b:00.0"), cards.card("0000:af:00.0")
-OTHER = cards.card("0000:5e:00.0", "amdgpu")
 
 
 class TestMade(HostTestCase):
@@ -183,103 +150,3 @@ class TestMade(HostTestCase):
         self.host.add_vf("0000:c3:00.0", "0000:c3:00.1")
         here, gone = (Slot.parse(f"0000:c3:00.{each}/vf/0") for each in (1, 2))
         self.assertEqual({ONE: frozenset({here})}, self.made({ONE: {here, gone}}))
-
-
-class ReadTest(base.BaseTestCase):
-    """Of a host with a whole card and one that is given in parts"""
-
-    def setUp(self) -> None:
-        super().setUp()
-        host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
-        host.add_gpu(WHOLE, "10de", "2335", driver="vfio-pci")
-        vgpu.add_p4(host, MEDIATING)
-        self.compute = self.useFixture(Compute(host))
-        self.looked = self.compute.gpus._discovery
-        self.cards = self.read()
-
-    def read(self, reason: str | None = None) -> gather_host.Cards:
-        def unavailable(found: Iterable[GPU]) -> dict[PciAddress, Reasons]:
-            return {gpu.address: reasons(reason, scope=Scope.ALL) for gpu in found if reason}
-
-        return gather_host.read(self.looked, unavailable)
-
-    def test_cards(self) -> None:
-        self.assertEqual({WHOLE}, set(map(str, self.cards.whole)))
-        self.assertEqual({MEDIATING}, set(map(str, self.cards.parts)))
-        self.assertEqual([MEDIATING], [str(gpu.address) for gpu in self.cards.shared])
-        self.assertEqual({MEDIATING}, set(map(str, self.cards.functions)))
-        self.assertEqual({}, gather_host.unfit(self.looked, self.cards.whole))
-        bad = self.read("it has no IOMMU")
-        (card,) = bad.whole
-        self.assertEqual({card: "it has no IOMMU"}, gather_host.unfit(self.looked, bad.whole))
-        # By the size of what is there already, and of all that was claimed
-        slot = Slot.parse(f"{MEDIATING}/nvidia-64/0")
-        left = gather_host.free(self.cards.shared, self.cards.parts, {slot}, ())
-        free = {key.vgpu_type: count for key, count in left.items()}
-        self.assertEqual((0, 3), (free["nvidia-63"], free["nvidia-64"]))
-
-    def test_guests(self) -> None:
-        instance = self.compute.instance({"gpus": "1"}, (self.compute.provider("2335"), WHOLE))
-        self.compute.spawn(instance)
-        xml = f"<domain><uuid>{ONE}</uuid></domain>"
-        self.compute.libvirt.domains[ONE] = histories.Domain(ONE, xml, running=False)
-        found = gather_host.guests(self.looked, self.compute.libvirt, self.cards)
-        its = devices([WHOLE])
-        self.assertEqual(sources.Guest(True, its, opened=its), found[instance.uuid])
-        self.assertEqual(sources.Guest(False, frozenset()), found[ONE])
-
-
-class Placement:
-    """What is asked of Nova's report client"""
-
-    def __init__(self) -> None:
-        self.inventories: dict[str, Any] = {
-            "whole": {"PGPU": {"total": 2, "reserved": 1}, "CUSTOM_OTHER": {"total": 9}},
-            "parts": {"VGPU": {"total": 8, "reserved": 0}},
-        }
-        self.allocations: dict[str, Any] = {
-            "whole": {"a": {"resources": {"PGPU": 1}}, "b": {"resources": {"CUSTOM_OTHER": 1}}},
-            "parts": {"c": {"resources": {"VGPU": 3}}},
-        }
-
-    def get_provider_by_name(self, context: object, name: str) -> dict[str, str]:
-        return {"uuid": {NODE: "root"}[name]}
-
-    def get_providers_in_tree(self, context: object, uuid: str) -> list[dict[str, str]]:
-        names = {"root": NODE, "whole": f"{NODE}_gpu_10de_2335_pci"}
-        names |= {"parts": f"{NODE}_gpu_10de_2335_vgpu_nvidia-63", "else": f"{NODE}_pci_0000"}
-        assert uuid == "root"
-        return [{"uuid": each, "name": name} for each, name in names.items()]
-
-    def get_allocations_for_resource_provider(self, context: object, uuid: str) -> Any:
-        return SimpleNamespace(allocations=self.allocations[uuid])
-
-    def get(self, url: str, **kwargs: Any) -> Any:
-        found = {"inventories": self.inventories.get(url.split("/")[2], {})}
-        return SimpleNamespace(status_code=200, json=lambda: found)
-
-
-class GatherProvidersTest(base.BaseTestCase):
-    def read(self, client: Placement) -> dict[str, sources.Provider]:
-        found: dict[PciAddress, gather_host.Card] = {
-            FIRST.address: gather_host.Card(FIRST),
-            SECOND.address: gather_host.Card(SECOND, reasons("it has no IOMMU")),
-            OTHER.address: gather_host.Card(OTHER),
-        }
-        context: Any = object()
-        return gather_host.read_providers(client, context, NODE, DeliveryMode.PCI, found)
-
-    def test_groups(self) -> None:
-        found = self.read(Placement())
-        self.assertEqual({"whole", "parts"}, found.keys())
-        fit = frozenset({FIRST.address})
-        name = f"{NODE}_gpu_10de_2335_pci"
-        self.assertEqual(sources.Provider(name, 2, 1, {"a": 1}, fit), found["whole"])
-        parts = found["parts"]
-        self.assertEqual(
-            (8, {"c": 3}, "VGPU"), (parts.total, parts.allocated, parts.resource_class)
-        )
-        self.assertEqual(frozenset(), parts.fit)
-        empty = Placement()
-        empty.inventories = {}
-        self.assertEqual(0, self.read(empty)["whole"].total)

@@ -71,16 +71,6 @@ class RepairTest(base.BaseTestCase):
         with self.assertRaisesRegex(exception.NotRepaired, reason):
             self.repair(kind)
 
-    def test_what_it_has_is_counted(self) -> None:
-        """And what it has no more is not."""
-        self.repair()
-        self.assertEqual({ROOT: {"VCPU": 2}, GROUP: {"PGPU": 1}}, self.placement.resources)
-        self.instance.resources = None
-        nothing = Instance(True, True, 0, frozenset())
-        self.truths = dataclasses.replace(self.truths, instances={UUID: nothing})
-        self.repair()
-        self.assertEqual({ROOT: {"VCPU": 2}}, self.placement.resources)
-
     def test_what_has_changed_since(self) -> None:
         self.instance.task_state = "rebuilding"
         self.assertNotRepaired("has changed since")
