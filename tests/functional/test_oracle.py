@@ -24,10 +24,9 @@ class OracleTest(base.GPUServersTestBase):
     HOSTS = ("host1",)
 
     def test_each_kind(self) -> None:
-        limits = self.useFixture(limit_fixture.LimitFixture({"class:PGPU": 2}, {}))
+        self.limits = self.useFixture(limit_fixture.LimitFixture({"class:PGPU": 2}, {}))
         server = self.boot(self.gpu_flavor(1))
         self.boot(self.gpu_flavor(1))
-        self.flags(driver="nova.quota.UnifiedLimitsDriver", group="quota")
         self.assertEqual([], self.differences())
         tracker = self.computes["host1"].manager.rt
         (node,) = tracker.compute_nodes.values()
@@ -42,7 +41,7 @@ class OracleTest(base.GPUServersTestBase):
             ("devices", _set(guest, "_xml", without_nodes)),
             ("domain", self.stranger()),
             ("hold", _item(assigned, "PGPU", assigned["PGPU"] | {next(iter(free))})),
-            ("limit", _item(limits.reglimits, "class:PGPU", 1)),
+            ("limit", self.lower_limit()),
             ("power", _set(guest, "_state", 5)),  # VIR_DOMAIN_SHUTOFF
             ("task", self.going_on(server)),
             ("text", self.escaped_log()),
@@ -66,6 +65,12 @@ class OracleTest(base.GPUServersTestBase):
         kept = self.placement.get(url, version="1.28").body
         kept["allocations"][group] = {"resources": part["resources"]}
         self.assertEqual(204, self.placement.put(url, kept, version="1.28").status)
+
+    @contextlib.contextmanager
+    def lower_limit(self) -> Iterator[None]:
+        self.flags(driver="nova.quota.UnifiedLimitsDriver", group="quota")
+        with _item(self.limits.reglimits, "class:PGPU", 1):
+            yield
 
     @contextlib.contextmanager
     def stranger(self) -> Iterator[None]:
