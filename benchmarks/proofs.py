@@ -12,10 +12,10 @@ import time
 import unittest
 
 from tests.fixtures import failing_calls
-from tests.functional import test_proofs
+from tests.functional import test_cleaning
 
 
-class _Starts(test_proofs.ProofsTest):
+class _Starts(test_cleaning.CleaningTest):
     def runTest(self) -> None:
         state = self.state()
 

@@ -85,8 +85,8 @@ def _stestr(folder: str, inputs: int = 0) -> str:
 # they find, by test and by module. The long tier has them, each night.
 _COSTLY = (
     r"test_(adopt|adopt_vgpus|leave|takeover_crashes|there_and_back|killed|concurrency)[.]"
-    r"|test_(lost_writes|preemption|operations_moves|cross_cell|recoveries|live_recoveries)[.]"
-    r"|test_(vgpu_operations|install|room)[.]|test_live_migration[.](Typed|Plain)Test"
+    r"|test_(preemption|cross_cell|recoveries|vgpu_operations|install|room|counted|fabric)[.]"
+    r"|test_live_migration[.](Plain|Recoveries)Test|test_kvm_binding[.](Moves|Cast)Test"
 )
 
 # The longest lanes first, so that none runs on alone. CONTRIBUTING.rst says what each suite is, and
@@ -144,14 +144,7 @@ SUITES = {
         long="'unit[.]fuzz|test_preemption_c'",
     ),
     "histories": Suite((_stestr("unit", inputs=3000),), pick="", long="what_was_not_cleaned"),
-    "fields": Suite(
-        (
-            _stestr("unit", inputs=10_000) + " CommandsTest.test_of_a_",
-            _stestr("functional", inputs=10_000),
-        ),
-        pick="",
-        long="test_hostile.PeriodTest",
-    ),
+    "fields": Suite((_stestr("unit", inputs=10_000),), pick="", long="CommandsTest.test_of_a_"),
     "faults": Suite(("python -m tests.faults",), long=""),
     "style": Suite((*_tox("pep8"), *_tox("docs")), short=""),
     "types": Suite(_tox("types"), short=""),

@@ -19,11 +19,7 @@ FIRST, SECOND, WHOLE = "0000:19:00.0", "0000:3b:00.0", "0000:4c:00.0"
 _OTHERS = ("0000:5d:00.0", "0000:9b:00.0", "0000:bb:00.0", "0000:cb:00.0", "0000:db:00.0")
 CARDS = (FIRST, SECOND, WHOLE, *_OTHERS)
 SMALL, LARGE = "1g.18gb", "3g.71gb"
-# One of several compute instances in a GPU instance of the large profile
-HALF = "1c.3g.71gb"
-MEMORY_MIB = {SMALL: 16384, LARGE: 71680, "7g.141gb": 143771, HALF: 71680}
-WITH_MEDIA, WITHOUT_MEDIA = "1g.24gb+me", "1g.24gb-me"
-MEMORY_MIB |= dict.fromkeys((WITH_MEDIA, WITHOUT_MEDIA), 24192)
+MEMORY_MIB = {SMALL: 16384, LARGE: 71680, "7g.141gb": 143771}
 # GPU instance, compute instance, profile
 LAYOUT = ((1, 0, LARGE), (9, 0, SMALL), (10, 0, SMALL), (11, 0, SMALL))
 SHARED = ("/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidiactl")
@@ -114,16 +110,6 @@ class MIGServersTestBase(base.GPUServersTestBase):
         """Total, reserved and used"""
         name = f"{host}{self.PROVIDER}{profile}"
         return self.counts(self._get_provider_uuid_by_name(name))
-
-    def wait_for_vgpus(self, *expected: int, profile: str = SMALL) -> None:
-        """As :meth:`vgpus` has it after one of the next periods: which, depends on how often what
-        makes them free has failed."""
-
-        def are_free() -> None:
-            self.period()
-            self.assertEqual(expected, self.vgpus(profile))
-
-        self._wait_for_assert(are_free)
 
 
 def _instance(told: tuple[int, int, str]) -> MIGInstance:

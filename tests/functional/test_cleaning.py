@@ -1,115 +1,82 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A card is cleaned whenever a guest gives it back, once and at no other moment."""
+"""A card is given to nobody before it is clean, and cleaned whenever a guest gives it back."""
 
 from __future__ import annotations
 
-import threading
-from unittest import mock
+import io
 
-from nova_gpu.core import exception
-from nova_gpu.virt.lifecycle import starts
-from tests.fixtures import kernel
-from tests.functional import alone, base, cleaned, kvm
+import fixtures
 
-MINE = base.FIRST_SOCKET[0]
-ITS_CARDS = set(base.FIRST_SOCKET)
+from nova_gpu.cmd import quarantine as command
+from tests.functional import base, cleaned
+
+CARD = base.FIRST_SOCKET[0]
 
 
-class ReleaseTest(alone.Alone, base.GPUServersTestBase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.cleaned = self.useFixture(cleaned.Cleaned(self))
-        self.start_host()
-        self.server = self.boot(self.gpu_flavor(1))
+class CleaningTest(base.GPUServersTestBase):
+    # As in a cloud: nobody waits for a host that deletes.
+    CAST_AS_CALL = False
 
-    def assertCleaned(self, *cards: str) -> None:
-        """These so far"""
-        self.assertEqual(list(cards), self.cleaned.cards)
-
-    def test_delete(self) -> None:
-        self._delete_server(self.server)
-        self.assertCleaned(f"host1 {MINE}")
-        self.assertIn("[gpu]clean_command for GPU 0000:04:00.0: 10de:1091 lxc", self.log())
-        self.assertInventory(used=0)
-        self.assertGPUs(self.boot(self.gpu_flavor(8)), base.ALL)
-
-    def test_in_a_pid_namespace_of_its_own(self) -> None:
-        """What its guest has left on the card is not seen there."""
-        self.leaves = {"quarantine": "what has it open is not known", "reserved": "so"}
-        kernel.contain(self.hosts["host1"])
-        self._delete_server(self.server)
-        said = f"GPU {MINE} is in quarantine: nova-compute cannot see whether a process of the"
-        self.assertIn(said, self.log())
-        self.assertInventory(reserved=1, used=0)
-
-    def test_domain_that_somebody_removed(self) -> None:
-        """Nobody says so; until the period has seen it the card is nobody's."""
-        domain = self.guest(self.server)
-        domain.destroy()
-        domain.undefine()
-        self.period()
-        self.assertCleaned()
-        self._delete_server(self.server)
-        self.boot_refused(self.gpu_flavor(8))
-        self.period()
-        self.assertCleaned(f"host1 {MINE}")
-        self.assertGPUs(self.boot(self.gpu_flavor(8)), base.ALL)
-
-    def test_claim_that_never_came_to_a_guest(self) -> None:
-        """Its GPUs are as they were: nobody is to wait for their cleaning."""
-        unfit = exception.GuestUnfit("it is not", "let it be")
-        with mock.patch.object(starts.Starts, "_compare", side_effect=unfit):
-            self.boot_refused(self.gpu_flavor(1))
-        self.period()
-        self.assertCleaned()
-
-
-class SlowCommandTest(alone.Alone, base.GPUServersTestBase):
     def setUp(self) -> None:
         super().setUp()
         self.flags(thread_pool_size=8, group="nova_sys_admin")
-        self.commands = self.useFixture(cleaned.Cleaned(self))
+        self.cleaned = self.useFixture(cleaned.Cleaned(self))
         self.start_host()
-        self.server = self.boot(self.gpu_flavor(4))
+        self.folder = self.state() / "gpu-clean"
+
+    def proven(self) -> set[str]:
+        return {path.stem for path in self.folder.iterdir()}
+
+    def test_delete(self) -> None:
+        self.assertEqual(set(base.ALL), self.proven())
+        server = self.boot(self.gpu_flavor(1))
+        self.assertEqual(set(base.ALL[1:]), self.proven())
+        self._delete_server(server)
+        self._wait_for_assert(lambda: self.assertInventory(used=0))
+        self.assertIn("[gpu]clean_command for GPU 0000:04:00.0: 10de:1091 lxc", self.log())
+        self.assertIn(server["id"], (self.folder / f"{CARD}.json").read_text())
+        self.restart_host("host1")
+        self.assertEqual([f"host1 {CARD}"], self.cleaned.cards)
+        self.assertGPUs(self.boot(self.gpu_flavor(8)), base.ALL)
 
     def test_meanwhile(self) -> None:
         """Nobody gets a card that is being cleaned, and nobody else waits for it."""
-        plain = self.boot(self.flavor())
-        deletion = threading.Thread(target=self._delete_server, args=(self.server,))
-        with self.commands.stopped():
-            deletion.start()
-            self._wait_for_assert(lambda: self.assertEqual(ITS_CARDS, self.commands.begun()))
+        plain, server = self.boot(self.flavor()), self.boot(self.gpu_flavor(4))
+        with self.cleaned.stopped():
+            self.api.delete_server(server["id"])
+            begun = {*base.FIRST_SOCKET}
+            self._wait_for_assert(lambda: self.assertEqual(begun, self.cleaned.begun()))
             self._reboot_server(plain, hard=True)
             self.boot_refused(self.gpu_flavor(5))
-            self.assertTrue(deletion.is_alive(), "else this shows nothing")
-        deletion.join()
+            shown = self._show_server(server)
+            self.assertEqual("deleting", shown["OS-EXT-STS:task_state"], "else this shows nothing")
+        self._wait_until_deleted(server)
         self.assertGPUs(plain, [])
+        self._wait_for_assert(lambda: self.assertInventory(used=0))
         self.assertGPUs(self.boot(self.gpu_flavor(8)), base.ALL)
 
-
-class ResetTest(alone.Alone, kvm.KVMServersTestBase):
-    """Each has two functions, and both are reset."""
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.start_host()
-        self.server = self.boot(self.gpu_flavor(1))
-        self.resets()  # those of the start, when nothing was known of the cards
-
-    def resets(self, host: str = "host1") -> list[str]:
-        """The functions that were reset since it was asked last"""
-        files = [path / "reset" for path in self.hosts[host].devices.iterdir()]
-        found = sorted(file.parent.name for file in files if file.exists() and file.read_text())
-        for file in files:
-            if file.exists():
-                file.write_text("")
-        return found
-
-    def test_does_not_come_back_from_its_reset(self) -> None:
-        self.leaves = dict.fromkeys(("quarantine", "reserved"), "the card that does not come back")
-        self.period()  # from here on the database counts it
-        (self.hosts["host1"].devices / kvm.ALL[0] / "config").write_bytes(b"\xff" * 256)
-        self._delete_server(self.server)
-        self._wait_for_assert(lambda: self.assertInventory(total=4, reserved=1))
-        self.assertIn(f"{kvm.ALL[0]} does not answer after its reset", self.log())
-        self.assertGPUs(self.boot(self.gpu_flavor(3)), kvm.ALL[1:])
+    def test_out_until_released(self) -> None:
+        server = self.boot(self.gpu_flavor(1))
+        self.sent()
+        self.cleaned.stain(CARD)
+        self._delete_server(server)
+        self._wait_for_assert(lambda: self.assertInventory(reserved=1, used=0))
+        quarantine, release = self.sent()
+        self.assertEqual(("gpu.quarantine", "ERROR"), (quarantine.event_type, quarantine.priority))
+        self.assertIn("[gpu]clean_command ended with 1", quarantine.payload["reason"])
+        self.assertEqual("gpu.release", release.event_type)
+        self.assertIn(f"GPU {CARD} is in quarantine: [gpu]clean_command ended with 1", self.log())
+        self.period()
+        self.boot_refused(self.gpu_flavor(8))
+        folder = self.state() / "gpu-quarantine"
+        printed = self.useFixture(fixtures.MonkeyPatch("sys.stdout", io.StringIO())).new_value
+        self.assertEqual(0, command.release(folder, CARD))
+        self.assertIn("[gpu]clean_command ended with 1", printed.getvalue())
+        self.period()
+        self.assertInventory(reserved=1)  # it is cleaned again, which fails again
+        self.cleaned.wipe(CARD)
+        self.assertEqual(0, command.release(folder, CARD))
+        self.sent()
+        self.period()
+        self.assertEqual(["gpu.recover"], [each.event_type for each in self.sent()])
+        self.assertGPUs(self.boot(self.gpu_flavor(8)), base.ALL)

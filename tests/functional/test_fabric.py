@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-from osc_gpu import capacity, explain
 from tests.fixtures import hosts, nvfm, partitions
 from tests.fixtures import nvml as machines
-from tests.functional import kvm, sdk
+from tests.functional import kvm
 
 FIRST_HALF = ["0000:86:00.0", "0000:87:00.0", "0000:b8:00.0", "0000:bb:00.0"]
 SECOND_HALF = ["0000:0f:00.0", "0000:10:00.0", "0000:41:00.0", "0000:44:00.0"]
@@ -106,27 +105,3 @@ class FabricTest(BoardTestBase):
         self._delete_server(second)
         self.assertActive()
         self.assertInventory(total=8, used=0)
-
-
-class CapacityTest(BoardTestBase):
-    def test_as_many_as_have_a_partition(self) -> None:
-        one = self.flavor(**{"gpus": "= 1", "gpu:move": "cold"})
-        servers = [self.boot(one) for _ in range(5)]
-        four = self.gpu_flavor(4)
-        self.assertEqual((0, "4 GPUs asked for, 3 of 8 free"), self.shown(four))
-        for server in servers[1:4]:
-            self._delete_server(server)
-        said = "4 GPUs asked for, 6 of 8 free, no free partition of 4"
-        self.assertEqual((0, said), self.shown(four))
-        self.assertEqual((2, "no more GPUs"), self.shown(self.gpu_flavor(2)))
-        # The traits are newer than the host's report.
-        refused = self.boot(four, expected_state="ERROR")
-        taken, _ = sdk.run(self, explain.ExplainServer, refused["id"])
-        told = dict(zip(*taken, strict=True))
-        self.assertIn(said, str(told["hosts"].machine_readable()))
-        self.assertIn("4 GPUs asked for, no free partition of 4 in any host", told["fault"])
-
-    def shown(self, flavor: str) -> tuple[int, str]:
-        """How many could boot on the host, and why no more"""
-        (row,) = sdk.rows(sdk.run(self, capacity.ShowCapacity, flavor)[0])
-        return row["Instances"], row["Reason"]

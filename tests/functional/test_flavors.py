@@ -7,7 +7,7 @@ from unittest import mock
 
 from nova_gpu.core.flavor import condition
 from nova_gpu.core.flavor.parsers import ALLOWED_COUNTS
-from tests.functional import alone, base
+from tests.functional import base
 
 FERMI, KEPLER = base.FIRST_SOCKET, base.SECOND_SOCKET
 
@@ -54,53 +54,37 @@ class WordsAtTheAPITest(base.GPUServersTestBase):
         self.boot_refused(self.flavor(hypervisor="s== KVM"))
 
 
-class AskingTest(alone.Alone, base.GPUServersTestBase):
+class AskingTest(base.GPUServersTestBase):
     """Flavors that ask for more than a number, on a host with two architectures"""
 
-    def setUp(self) -> None:
-        super().setUp()
+    def test_conditions_and_two_kinds(self) -> None:
         memory = ["10de:1091 memory_mib=5301", "10de:1023 memory_mib=11441"]
         self.flags(product=memory, group="gpu")
         self.start_host(machine="two-architectures")
-
-    def test_conditions_choose_the_group(self) -> None:
         traits = self._get_provider_traits(self.groups()["1023"])
         self.assertIn("CUSTOM_GPU_MODEL_TESLA_K40M", traits)
         self.assertIn("CUSTOM_GPU_MEMORY_MIB_11441", traits)
+        self.boot_refused(self.gpu_flavor(5))  # none gets two architectures
         for words, card in (
-            ({"gpu:memory_mib": ">= 8000"}, KEPLER[0]),
-            ({"gpu:model": "s!= Tesla M2090"}, KEPLER[1]),
-            ({"gpu_arch": "<in> epl"}, KEPLER[2]),
-            ({"gpu_arch": "<or> kepler <or> hopper", "hypervisor": "s!= KVM"}, KEPLER[3]),
-            ({"gpu_arch": "FERMI"}, FERMI[0]),
-            ({"gpu:memory_mib": "<= 8000", "gpu:model": "<in> M2090"}, FERMI[1]),
+            ({"gpu:memory_mib": ">= 8000", "gpu_arch": "<in> epl"}, KEPLER[0]),
+            ({"gpu:memory_mib": "<= 8000", "gpu:model": "<in> M2090"}, FERMI[0]),
         ):
-            with self.subTest(words=words):
-                self.assertGPUs(self.boot(self.flavor(gpus="= 1", **words)), [card])
+            self.assertGPUs(self.boot(self.flavor(gpus="= 1", **words)), [card])
         for words, part in (
             ({"gpu:memory_mib": ">= 40960"}, "gpu:memory_mib >= 40960; there are: 5301, 11441"),
-            ({"gpu:model": "H200"}, "gpu:model h200; there are: tesla_k40m, tesla_m2090"),
             ({"gpu_arch": "s== hopper"}, "gpu_arch hopper; there are: fermi, kepler"),
             ({"hypervisor": "s== KVM"}, "hypervisor kvm (qemu); there are: lxc"),
-            ({"gpu:memory_mib": ">= 8000"}, "1 GPU (gpu:memory_mib >= 8000) asked for, none free"),
         ):
-            with self.subTest(words=words):
-                self.assertIn(part, self.boot_refused(self.flavor(gpus="= 1", **words)))
-
-    def test_two_kinds_in_one_flavor(self) -> None:
+            self.assertIn(part, self.boot_refused(self.flavor(gpus="= 1", **words)))
         both = {
             "resources1:PGPU": "1",
             "trait1:CUSTOM_GPU_ARCH_FERMI": "required",
             "resources2:PGPU": "2",
             "trait2:CUSTOM_GPU_ARCH_KEPLER": "required",
         }
-        server = self.boot(self.flavor(**both))
-        self.assertEqual(sorted(FERMI[:1] + KEPLER[:2]), self.rendered(server))
-        self.assertEqual(sorted(FERMI[:1] + KEPLER[:2]), self.recorded(server))
-        self.assertEqual((4, 0, 1), self.counts(self.groups()["1091"], "PGPU"))
-        self.assertEqual((4, 0, 2), self.counts(self.groups()["1023"], "PGPU"))
-        fault = self.boot_refused(self.flavor(**both | {"resources2:PGPU": "3"}))
-        self.assertIn("3 GPUs (CUSTOM_GPU_ARCH_KEPLER) asked for, at most 2 free", fault)
         # A count beside them is that of both.
-        total = self.flavor(gpus="= 3", **both)
-        self.assertEqual(sorted(FERMI[1:2] + KEPLER[2:]), self.recorded(self.boot(total)))
+        server = self.boot(self.flavor(gpus="= 3", **both))
+        self.assertEqual(sorted(FERMI[1:2] + KEPLER[1:3]), self.rendered(server))
+        self.assertEqual(sorted(FERMI[1:2] + KEPLER[1:3]), self.recorded(server))
+        fault = self.boot_refused(self.flavor(**both))
+        self.assertIn("2 GPUs (CUSTOM_GPU_ARCH_KEPLER) asked for, at most 1 free", fault)

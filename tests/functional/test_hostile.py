@@ -4,15 +4,9 @@
 from __future__ import annotations
 
 import logging
-import os
-import random
 
-from nova_gpu.core import names
-from tests.fixtures.hostile import hostile
-from tests.functional import alone, base, kvm
-from tests.functional.readings import Server
+from tests.functional import base, kvm
 
-_SPOT = {"gpus": "= 1", "gpu:preemptible": "0s", "gpu:on_stop": "release"}
 _ON_A_TERMINAL = "\x1b]0;mine\x07\x1b[2K\r\u202e\u2028\x9b31m"
 
 
@@ -25,47 +19,6 @@ class _Lines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self.found += record.getMessage().split("\n")
-
-
-class PeriodTest(alone.Alone, base.GPUServersTestBase):
-    """What instances are called, and what they and their images say, in the host's periods"""
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.start_host()
-        self.servers = [self.boot(self.flavor(**_SPOT)) for _ in range(6)]
-        self.lines = _Lines()
-        logger = logging.getLogger("nova_gpu")
-        logger.addHandler(self.lines)
-        self.addCleanup(logger.removeHandler, self.lines)
-
-    def write(self, server: Server, chance: random.Random) -> None:
-        instance = self.instance(server)
-        instance.display_name = instance.hostname = hostile(chance)
-        instance.display_description = hostile(chance)
-        keys = names.PREEMPT_AT, names.PREEMPT_FOR, hostile(chance)
-        instance.metadata = {key: hostile(chance) for key in keys}
-        images = names.IMAGE_ON_STOP, f"image_{hostile(chance)}"
-        instance.system_metadata |= {key: hostile(chance) for key in images}
-        instance.save()
-
-    def test_many(self) -> None:
-        """The ordinary run has 300 values of each field; the long one as many as it is told."""
-        examples = int(os.environ.get("NOVA_GPU_FUZZ_EXAMPLES", 0))
-        chance = random.Random(None if examples else 0)
-        self.sent()
-        for number in range((examples or 300) // len(self.servers)):
-            for server in self.servers:
-                self.write(server, chance)
-            if number % 10 == 0:
-                self.restart_host("host1")
-            self.period()
-            self.assertInventory(used=len(self.servers))
-        for line in self.lines.found:
-            self.assertTrue(line.isprintable(), repr(line))
-        self.assertEqual([], self.sent())
-        last = self.boot(self.flavor(gpus="= 2"))
-        self.assertGPUs(last, base.ALL[6:])
 
 
 class ImageTest(kvm.KVMServersTestBase):

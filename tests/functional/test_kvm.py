@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from nova.tests.fixtures import libvirt as fakelibvirt
 
-from tests.fixtures import flavor_reads, libvirt
+from tests.fixtures import libvirt
 from tests.functional import kvm
 
 
@@ -22,27 +22,10 @@ class ClaimsTest(kvm.KVMServersTestBase):
             place = {"type": "pci", "domain": "0x0000", "bus": bus, "slot": "0x00"}
             self.assertEqual({**place, "function": "0x0", "multifunction": "on"}, first)
             self.assertEqual({**place, "function": "0x1"}, second)
+        self.assertEqual([], domain.xpath("devices/hostdev/rom"))
         self.assertInventory(total=4, used=2)
-
-    def test_option_rom(self) -> None:
-        shown = self.boot(self.gpu_flavor(1))
-        self.assertEqual([], self.domain(shown).xpath("devices/hostdev/rom"))
-        flavor = self.flavor(**{"gpus": "= 1", "gpu:option_rom": "false"})
-        reads = self.useFixture(flavor_reads.FlavorReads())
-        hidden = self.boot(flavor)
-        roms = self.domain(hidden).xpath("devices/hostdev/rom/@bar")
-        self.assertEqual(["off", "off"], roms)
-        # The scheduler has the flavor as it is written, and spelled out for Placement.
-        self.assertEqual({"parse_count": 2}, reads.scheduled)
-        self.assertEqual({"parse_count": 1, "parse_switch": 1}, reads.spawned)
-
-    def test_image_without_pci_express(self) -> None:
-        """Refused before a host is chosen."""
-        fault = self.boot_refused(self.gpu_flavor(1), image_uuid=self.image(hw_machine_type="pc"))
-        for part in ("machine type is pc", "hw_machine_type=q35"):
-            self.assertIn(part, fault)
-        server = self.boot(self.gpu_flavor(1), image_uuid=self.image(hw_machine_type="q35"))
-        self.assertGPUs(server, kvm.FIRST_SOCKET[:1])
+        hidden = self.boot(self.flavor(**{"gpus": "= 1", "gpu:option_rom": "false"}))
+        self.assertEqual(["off"] * 2, self.domain(hidden).xpath("devices/hostdev/rom/@bar"))
 
 
 class LibvirtRefusesTest(kvm.KVMServersTestBase):

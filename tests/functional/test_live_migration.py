@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 import unittest
 from typing import Any, ClassVar
 from unittest import mock
@@ -15,14 +16,11 @@ from nova.tests.fixtures import libvirt as fakelibvirt
 from nova_gpu.core.vgpu import vgpu
 from nova_gpu.virt.usage import records
 from nova_gpu.virt.verify.sources import Kind
-from tests.fixtures import hosts, libvirt
-from tests.functional import NOVA, divided, live, plain, profiled
+from tests.fixtures import economy, hosts, libvirt
+from tests.functional import NOVA, divided, failing_steps, live, plain
 from tests.functional.base import Server
 from tests.functional.divided import FIRST, SECOND, slots
 
-MOVES_FUNCTIONS = unittest.skipIf(
-    NOVA < 31, "Nova before 2025.1 moves no virtual function of a running guest"
-)
 COLD = "migrate the instance cold (openstack server migrate, without --live-migration)"
 
 
@@ -219,22 +217,7 @@ class MediatedTest(Moves, divided.DividedServersTestBase):
         self.assertTrue(driver._live_migration_flags & fakelibvirt.VIR_MIGRATE_POSTCOPY)
 
 
-@MOVES_FUNCTIONS
-class TypedTest(Moves, profiled.ProfiledServersTestBase):
-    """Virtual functions with a type"""
-
-    MINE = profiled.slots(1155, *profiled.FIRST[:2])
-    THERE = profiled.slots(1155, profiled.FIRST[1], profiled.SECOND[0])
-    FREE = 3
-
-    def wanted(self, count: int = 2) -> str:
-        return self.of_type(1155, count)
-
-    def used(self, host: str) -> tuple[int, int]:
-        return self.inventories(host)[1155][1:]
-
-
-@MOVES_FUNCTIONS
+@unittest.skipIf(NOVA < 31, "Nova before 2025.1 moves no virtual function of a running guest")
 class PlainTest(Moves, plain.PlainServersTestBase):
     """Virtual functions as they are, which a vendor's variant of vfio-pci has"""
 
@@ -274,3 +257,77 @@ class OtherTypeTest(live.Moving, divided.DividedServersTestBase):
         self.assertVGPUs(server, slots(FIRST, 64, 0), "host3")
         self.assertEqual({65: (4, 0, 0)}, self.inventories("host2"))
         self.flags(vgpu_types=["*"], group="gpu")
+
+
+class RecoveriesTest(live.Moving, divided.DividedServersTestBase):
+    """What its operator or its user does in the midst of a move, and after one that failed"""
+
+    # As in a cloud: no host hears of what fails at another one.
+    CAST_AS_CALL = False
+    leaves = {"task": "Nova's destination waits for a source that failed"}  # noqa: RUF012
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.start_host("host1")
+        self.start_host("host2")
+        self.server = self.boot(self.of_type(64, 2), host="host1")
+
+    def live_migrate_failing(self, *statuses: str) -> None:
+        """Return when Nova has ended the migration with one of *statuses*."""
+        action = {"os-migrateLive": {"host": "host2", "block_migration": "auto"}}
+        self.api.post_server_action(self.server["id"], action)
+        url = f"/os-migrations?instance_uuid={self.server['id']}"
+
+        def has_ended() -> None:
+            (found,) = self.admin_api.api_get(url).body["migrations"]
+            self.assertIn(found["status"], statuses)
+
+        self._wait_for_assert(has_ended)
+        economy.wait_for_quiet(5)
+
+    def assertRecoveredAt(self, host: str) -> None:
+        """By a hard reboot it has two vGPUs there, and nothing is left of it elsewhere."""
+        self.perform(self.server, "reboot", "ACTIVE", {"type": "HARD"})
+        economy.wait_for_quiet(5)
+        self.periods(2)
+        self.assertVGPUs(self.server, slots(FIRST, 64, 0, 1), host)
+        (other,) = self.hosts.keys() - {host}
+        self.assertEqual((8, 0, 0), self.inventories(other)[64])
+        self.assertEqual({}, dict(self.kernels[other].made))
+        self.assertRaises(fakelibvirt.libvirtError, self.domain, self.server, other)
+
+    def test_abort(self) -> None:
+        aborted = threading.Event()
+
+        def abort(domain: Any) -> None:
+            domain._job_type = fakelibvirt.VIR_DOMAIN_JOB_CANCELLED
+            aborted.set()
+
+        def during() -> None:
+            url = f"/servers/{self.server['id']}/migrations"
+            (migration,) = self.admin_api.api_get(url).body["migrations"]
+            self.admin_api.api_delete(f"{url}/{migration['id']}")
+            aborted.wait(60)
+
+        name = "nova.tests.fixtures.libvirt.Domain.abortJob"
+        self.useFixture(fixtures.MonkeyPatch(name, abort))
+        self.during = during
+        self.refusal = "operation aborted: migration out job: canceled by client"
+        self.live_migrate_failing("failed", "error", "cancelled")
+        self.assertTrue(aborted.is_set())
+        self.assertRecoveredAt("host1")
+
+    def test_moved(self) -> None:
+        """Nova 2024.1 calls it completed, and leaves it at the source with its guest's vGPUs."""
+        with failing_steps.failing(f"{failing_steps.RPC}.post_live_migration_at_destination"):
+            self.live_migrate_failing("completed" if NOVA == 29 else "error")
+        if NOVA > 29:
+            self.assertRecoveredAt("host2")
+            return
+        self.periods(2)
+        self.assertEqual("host1", self.host_of(self.server))
+        self.assertEqual("migrating", self._show_server(self.server)["OS-EXT-STS:task_state"])
+        self.assertTrue(self.domain(self.server, "host2"))
+        self.assertEqual(2, len(self.kernels["host2"].made))
+        total, reserved, used = self.inventories("host2")[64]
+        self.assertLessEqual(total - reserved - used, 8 - 2)

@@ -7,11 +7,11 @@ from __future__ import annotations
 from unittest import mock
 
 from tests.fixtures import hosts, pci, sriov_kernel
-from tests.functional import alone, divided, plain
-from tests.functional.divided import FIRST, SECOND
+from tests.functional import divided, plain
+from tests.functional.divided import FIRST
 
 
-class EnabledTest(alone.Alone, divided.DividedServersTestBase):
+class EnabledTest(divided.DividedServersTestBase):
     """By [gpu]virtual_functions, at start"""
 
     MACHINE = "amd-intel"
@@ -45,7 +45,7 @@ class EnabledTest(alone.Alone, divided.DividedServersTestBase):
         self.leaves = dict.fromkeys(("reserved", "inventory"), why)
 
 
-class RefusalsTest(alone.Alone, plain.PlainServersTestBase):
+class RefusalsTest(plain.PlainServersTestBase):
     def test_not_offered(self) -> None:
         self.hosts["host1"].bind(FIRST.replace(".0", ".2"), "i915")
         self.restart_host("host1")
@@ -96,50 +96,3 @@ class TenantsTest(plain.PlainServersTestBase):
         self._delete_server(other)
         self.set_sharing(1)
         self.assertEqual((4, 0, 2), self.vgpus())
-
-
-class SizesTest(plain.PlainServersTestBase):
-    """Two tenants' functions of two B60, all offered as ``vf``, of which one is divided anew"""
-
-    MACHINE = "cpu-only"
-    PROVIDER = "_gpu_8086_e211_vgpu_vf"
-
-    def divide(self, host: hosts.Host, card: str, *sizes_gib: int) -> None:
-        for number, size in enumerate(sizes_gib, 1):
-            file = host.path(card) / f"sriov_admin/vf{number}/profile/vram_quota"
-            pci.write(file, f"{size << 30}\n")
-            host.add_vf(card, *plain.functions(card, number))
-
-    def prepare(self, host: hosts.Host) -> None:
-        self.flags(vgpu_types=["vf"], group="gpu")
-        for card in (FIRST, SECOND):
-            host.add_gpu(card, "8086", "e211", class_code=0x038000, totalvfs=7)
-            host.set_autoprobe(card, enabled=False)
-            self.divide(host, card, 12, 12)
-
-    def test_a_tenant_gets_the_size_that_it_asks_for(self) -> None:
-        self.assertEqual((4, 0, 0), self.vgpus())
-        old = self.boot(self.flavor(**plain.FLAVOR))
-        self.assertEqual(plain.slots(FIRST, 1), self.recorded(old))
-        self.hosts["host1"].remove_vfs(SECOND)
-        self.divide(self.hosts["host1"], SECOND, 4, 4, 4, 4)
-        self.restart_host("host1")
-        self._reboot_server(old, hard=True)
-        self.period()
-        self.assertEqual((1, 0, 1), self.vgpus(), "what it has by the name of before")
-        with mock.patch.object(self.api, "project_id", "other-tenant"):
-            large = self.flavor(**{"vgpus": "= 1", "gpu:memory_mib": ">= 8192"})
-            new = self.boot(large)
-            self.assertEqual(
-                [f"{plain.functions(FIRST, 2)[0]}/vf-of-2-12288mib/0"], self.recorded(new)
-            )
-            self.assertIn("none free", self.boot_refused(large))
-            small = self.boot(self.flavor(vgpus="= 1", vgpu_type="vf-of-4"))
-            self.assertEqual(
-                [f"{plain.functions(SECOND, 1)[0]}/vf-of-4-4096mib/0"], self.recorded(small)
-            )
-        for server in (old, new):
-            self._delete_server(server)
-        self.period()
-        self.assertIn("none free", self.boot_refused(self.flavor(**plain.FLAVOR)))
-        self.leaves = {"reserved": "the group of the former name has no function any more"}

@@ -1,64 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A claim is in the database a moment after it was made; the periodic task forgets it meanwhile."""
+"""The periodic task runs while something is half done and half saved, and forgets it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
-from nova import exception as nova_exception
+import fixtures
 from nova.compute import manager
 
 from nova_gpu.virt.usage import ledger
 from tests.fixtures import claims
-from tests.functional import alone, base
+from tests.functional import base
 
 
-class RacesTestBase(base.GPUServersTestBase):
+class RacesTest(base.GPUServersTestBase):
     HOSTS = ("host1",)
 
-    def _between_claim_and_save(self, first: Callable[[manager.ComputeManager], None]) -> None:
-        self.useFixture(claims.BetweenClaimAndSave(first))
-
-    def assertTrackerForgot(self, compute: manager.ComputeManager) -> None:
-        """Else these tests would show nothing."""
-        self.assertEqual(set(), claims.claimed(compute))
-
-
-class ForgottenClaimTest(alone.Alone, RacesTestBase):
-    def test_meanwhile_the_pool_keeps_what_it_handed_out(self) -> None:
-        servers: list[base.Server] = []
-
-        def overtake(compute: manager.ComputeManager) -> None:
-            compute.update_available_resource(self.context)
-            self.assertTrackerForgot(compute)
-            servers.append(self.boot(self.gpu_flavor(2)))
-
-        self._between_claim_and_save(overtake)
-        slow = self.boot(self.gpu_flavor(2))
-        self.assertGPUs(slow, base.FIRST_SOCKET[:2])
-        self.assertGPUs(servers[0], base.FIRST_SOCKET[2:])
-        self.assertInventory(used=4)
-
-
-class FailedClaimTest(alone.Alone, RacesTestBase):
-    """What was claimed for a guest that is never started is free again."""
-
-    def test_in_a_quiet_period_where_the_tracker_had_forgotten_it(self) -> None:
-        def forget_and_fail(compute: manager.ComputeManager) -> None:
-            compute.update_available_resource(self.context)
-            self.assertTrackerForgot(compute)
-            raise nova_exception.PortLimitExceeded
-
-        self._between_claim_and_save(forget_and_fail)
-        self.assertIn("network", self.boot_refused(self.gpu_flavor(8)))
-        self.boot_refused(self.gpu_flavor(1))
-        self.assertIn(f"A claim does not get GPU {base.ALL[0]}", self.log())
-        self.period()
-        self.assertGPUs(self.boot(self.gpu_flavor(8)), base.ALL)
-
-
-class AnotherHostTest(RacesTestBase):
-    def test_past_that_memory_the_hold_refuses_and_another_host_is_tried(self) -> None:
+    def test_past_the_pools_memory_the_hold_refuses_and_another_host_is_tried(self) -> None:
+        """A claim is in the database a moment after it was made."""
         self.start_host("host2")
         self.flags(claim_grace_period=1, group="gpu")
         servers: list[base.Server] = []
@@ -72,13 +31,38 @@ class AnotherHostTest(RacesTestBase):
             )
             with self.on(compute.host):
                 compute.update_available_resource(self.context)
-            self.assertTrackerForgot(compute)
+            self.assertEqual(set(), claims.claimed(compute), "else this shows nothing")
             servers.append(self.boot(self.gpu_flavor(2), host=compute.host))
 
-        self._between_claim_and_save(overtake)
+        self.useFixture(claims.BetweenClaimAndSave(overtake))
         slow = self.boot(self.gpu_flavor(2))
         (other,) = {"host1", "host2"} - set(lost)
         self.assertGPUs(servers[0], base.FIRST_SOCKET[:2], lost[0])
         self.assertGPUs(slow, base.FIRST_SOCKET[:2], other)
         self.assertInventory(used=2, host="host1")
         self.assertInventory(used=2, host="host2")
+
+    def test_unshelved_and_not_saved(self) -> None:
+        """What it had before stays in the database until its guest runs."""
+        self.flags(shelved_offload_time=0)
+        server = self.boot(self.gpu_flavor(2))
+        self._shelve_server(server)
+        self.boot(self.gpu_flavor(3))
+        reserved: list[int] = []
+        restore = manager.ComputeManager._unshelve_instance_key_restore
+
+        def after_a_period(this: Any, *args: Any, **kwargs: Any) -> Any:
+            self.period()
+            reserved.append(self.inventory()["reserved"])
+            return restore(this, *args, **kwargs)
+
+        name = "nova.compute.manager.ComputeManager._unshelve_instance_key_restore"
+        with fixtures.MonkeyPatch(name, after_a_period):
+            server = self._unshelve_server(server)
+        self.assertEqual([0], reserved)
+        self.assertNotIn("Instances do not get GPU", self.log())
+        self.assertGPUs(server, base.SECOND_SOCKET[:2])
+        self.period()
+        self.assertInventory(used=5)
+        free = {*base.ALL} - {*base.FIRST_SOCKET[:3], *base.SECOND_SOCKET[:2]}
+        self.assertGPUs(self.boot(self.gpu_flavor(3)), free)

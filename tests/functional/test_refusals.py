@@ -65,6 +65,26 @@ class ContainerRefusalsTest(base.GPUServersTestBase):
             self.assertGoesOn(self.server)
 
 
+class PlaceTest(base.GPUServersTestBase):
+    leaves = {"reserved": "the card is gone"}  # noqa: RUF012
+    HOSTS = ("host1",)
+
+    def test_neither_host_nor_card(self) -> None:
+        """The user reads of neither, the operator of both."""
+        server = self.boot(self.gpu_flavor(1))
+        self._stop_server(server)
+        (address,) = self.recorded(server)
+        self.hosts["host1"].remove(address)
+        self.period()
+        (details,) = self.refused({"os-start": None}, server)
+        why = "it is no longer on the PCI bus"
+        self.assertIn(f"a GPU cannot be given: {why}; repair or replace the card", details)
+        self.assertNotIn(address, details)
+        self.assertNotIn("host1", details)
+        said = f"on host1: GPU {address} cannot be given: {why}"
+        self.assertEqual(1, self.log().count(f"Refused to start the guest: {said}"))
+
+
 class KVMRefusalsTest(kvm.KVMServersTestBase):
     def setUp(self) -> None:
         super().setUp()
@@ -134,3 +154,9 @@ class ResizeRefusedTest(kvm.KVMServersTestBase):
         self.assertEqual("host1", server["OS-EXT-SRV-ATTR:host"])
         self._wait_for_assert(lambda: self.assertEqual({}, self.allocated(server)))
         self.assertIn("machine type is pc", self.log())
+        q35 = self.image(hw_machine_type="q35")
+        server = self.boot(self.flavor(), host="host1", image_uuid=q35)
+        self._resize_server(server, flavor)
+        self.confirm(server, "host1")
+        (card,) = self.recorded(server)
+        self.assertGPUs(server, [card], "host2")

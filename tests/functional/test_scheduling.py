@@ -11,7 +11,7 @@ import fixtures
 from nova import objects
 
 from nova_gpu.core.scheduling import stats
-from tests.functional import scheduling
+from tests.functional import base, scheduling
 
 
 class WeigherTest(scheduling.SchedulingTestBase):
@@ -60,6 +60,39 @@ class WeigherTest(scheduling.SchedulingTestBase):
                     self.assertEqual(root, gpu.identifier[5])
                 self._delete_server(server)
             self.period()
+
+    def test_a_race_that_left_a_worse_set(self) -> None:
+        """One GPU is free less on either socket: Placement has six, the host no four together."""
+
+        def near(policy: str) -> str:
+            return self.flavor(
+                **{"gpus": "= 4", "gpu:topology": "numa", "gpu:topology_policy": policy}
+            )
+
+        # The worst host first, as if the scheduler had not yet heard of it.
+        self.flags(gpu_weight_multiplier=-1000.0, group="gpu")
+        self.start_host()
+        whole, on_second = self.boot(self.gpu_flavor(4)), self.boot(self.gpu_flavor(1))
+        self.assertGPUs(on_second, base.SECOND_SOCKET[:1])
+        self._delete_server(whole)
+        rest = self.boot(self.gpu_flavor(3))
+        self.assertGPUs(rest, base.SECOND_SOCKET[1:])
+        self.assertGPUs(self.boot(self.gpu_flavor(1)), base.FIRST_SOCKET[:1])
+        self._delete_server(rest)
+        self.period()
+        fault = self.boot_refused(near("required"))
+        self.assertIn("Exceeded maximum number of retries", fault)
+        self.start_host("host2")
+        server = self.boot(near("required"))
+        self.assertGPUs(server, base.FIRST_SOCKET, host="host2")
+        actions = self.api.get_instance_actions(server["id"])
+        url = f"/servers/{server['id']}/os-instance-actions/{actions[0]['request_id']}"
+        events = self.api.api_get(url).body["instanceAction"]["events"]
+        runs = [each["host"] for each in events if each["event"].endswith("build_and_run_instance")]
+        self.assertEqual({"host1", "host2"}, set(runs))
+        # Who only prefers it takes what there is.
+        preferring = self.boot(near("preferred"))
+        self.assertGPUs(preferring, [*base.FIRST_SOCKET[1:], base.SECOND_SOCKET[1]])
 
 
 class ReleasesTest(scheduling.SchedulingTestBase):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each difference made for real, named by ``nova-gpu verify``, and repaired or refused."""
+"""Allocations that are wrong, and what ``nova-gpu verify`` and the periods make of them."""
 
 from __future__ import annotations
 
@@ -9,22 +9,10 @@ import fixtures
 from nova.cmd import manage
 
 from nova_gpu.virt.verify.sources import Kind
-from tests.functional import alone, verifying
+from tests.functional import failing_steps, verifying
 
 
-class AllocationsTest(alone.Alone, verifying.Verifying):
-    def test_allocations_that_are_gone(self) -> None:
-        for flavor in (self.gpu_flavor(2), self.flavor(**{"resources:PGPU": "2"})):
-            server = self.boot(flavor)
-            before = self.allocations(server)
-            self.placement.delete(f"/allocations/{server['id']}")
-            self.assertFound((Kind.ALLOCATION_DIFFERS, server["id"]))
-            self.assertRepaired()
-            self.assertEqual(before, self.allocations(server))
-            self.assertGPUs(server, self.recorded(server))
-
-
-class HealedTest(verifying.Verifying):
+class VerifyTest(verifying.Verifying):
     def test_allocations_that_were_healed_without_gpus(self) -> None:
         server = self.boot(self.gpu_flavor(2))
         before = self.allocations(server)
@@ -40,9 +28,20 @@ class HealedTest(verifying.Verifying):
         self.assertRepaired()
         self.assertEqual(before, self.allocations(server))
 
+    def test_novas_own_audit_frees_no_gpu(self) -> None:
+        """Of a move whose instance is gone it deletes the rest, and the next period the GPUs."""
+        self.flags(allow_resize_to_same_host=True)
+        server = self._resize_server(self.boot(self.gpu_flavor(2)), self.gpu_flavor(4))
+        lost = f"{failing_steps.RPC}.finish_revert_resize"
+        with fixtures.MonkeyPatch(lost, lambda *args, **kwargs: None):
+            self.api.post_server_action(server["id"], {"revertResize": None})
+        self._delete_server(server)
+        self.assertEqual(4, manage.PlacementCommands().audit(delete=True))
+        self.assertInventory(used=2)
+        self.period()
+        self.assertInventory(used=0)
 
-class AtStartTest(alone.Alone, verifying.Verifying):
-    def test_it_is_said_once_and_the_service_runs(self) -> None:
+    def test_at_start_it_is_said_once_and_the_service_runs(self) -> None:
         server = self.boot(self.gpu_flavor(1))
         url = f"/allocations/{server['id']}"
         allocation = self.placement.get(url, version="1.28").body
@@ -59,12 +58,3 @@ class AtStartTest(alone.Alone, verifying.Verifying):
             self.period()
         self.assertEqual(1, log.output.count(str(Kind.ALLOCATION_DIFFERS)), log.output)
         self.assertIn("nova-gpu verify --repair", log.output)
-        self.assertEqual(2, len(self.recorded(self.boot(self.gpu_flavor(2)))))
-
-    def test_what_is_missing_is_written_again(self) -> None:
-        server = self.boot(self.gpu_flavor(1))
-        before = self.allocations(server)
-        self.placement.delete(f"/allocations/{server['id']}")
-        self.restart_host("host1")
-        self.period()
-        self.assertEqual(before, self.allocations(server))

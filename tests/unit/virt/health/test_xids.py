@@ -72,6 +72,20 @@ class XidsTest(VerbTestCase):
         self.kernel_log.xid(A, 13)
         self.assertEqual(1, len(self.look()))
 
+    def test_of_a_mig_instance(self) -> None:
+        """One that is contained is the instance's alone, another one its card's."""
+        self.config(fatal_xids=[94, 95], group="gpu")
+        self.kernel_log.xid(A, 94, instance="GPU-I:09 GPU-CI:00")
+        self.assertEqual([], self.look())
+        self.assertIn(f"New instances do not get MIG instance 9/0 of GPU {A}", self.log.output)
+        named = frozenset({(PciAddress.parse(A), "9/0")})
+        self.assertEqual(named, xids.Xids(self.host.roots)._faulty.of_boot(BOOT))
+        self.assertEqual(frozenset(), self.xids._faulty.of_boot(NEXT_BOOT))
+        self.kernel_log.xid(A, 95, instance="GPU-I:09 GPU-CI:00")
+        ((card, reason, _),) = self.look()
+        self.assertEqual(A, card)
+        self.assertIn("Xid 95 of MIG instance 9/0", reason)
+
     def test_where_it_is_not_read(self) -> None:
         self.kernel_log.xid(A, 79)
         for address in (A, B):
