@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unittest
 
-from nova_gpu.core import device
+from nova_gpu.core import device, exception, names
 from nova_gpu.core.model import DeliveryMode, GroupKey, PciAddress
 from nova_gpu.core.vgpu.vgpu import Slot
 
@@ -13,13 +13,6 @@ CARD, OTHER = PciAddress.parse("0000:3b:00.0"), PciAddress.parse("0000:af:00.0")
 
 def slot(number: int, card: PciAddress = CARD, type_id: str = "nvidia-63") -> Slot:
     return Slot(card, type_id, number)
-
-
-class TestParse(unittest.TestCase):
-    def test_both_kinds(self) -> None:
-        for each, resource_class in ((CARD, "PGPU"), (slot(3), "VGPU")):
-            self.assertEqual(each, device.parse(str(each)))
-            self.assertEqual(resource_class, device.resource_class(each))
 
 
 class TestCardOf(unittest.TestCase):
@@ -38,23 +31,6 @@ class TestCardOf(unittest.TestCase):
                 self.assertEqual(card, device.card_of(PciAddress.parse(text), cards))
 
 
-class TestSorted(unittest.TestCase):
-    def test_whole_cards_and_slots(self) -> None:
-        both = [CARD, slot(1, OTHER), slot(0)]
-        self.assertEqual({CARD}, device.cards(both))
-        self.assertEqual({slot(0), slot(1, OTHER)}, device.slots(both))
-        self.assertEqual([CARD, OTHER, CARD], [device.function(each) for each in both])
-
-    def test_what_a_group_is_of(self) -> None:
-        for mode, expected in (("pci", "PGPU"), ("lxc", "PGPU"), ("vgpu", "VGPU")):
-            key = GroupKey("10de", "2335", DeliveryMode(mode))
-            self.assertEqual(expected, device.resource_class_of(key))
-
-    def test_how_it_is_given(self) -> None:
-        modes = [device.mode(CARD, "lxc"), device.mode(CARD, "kvm"), device.mode(slot(0), "lxc")]
-        self.assertEqual([DeliveryMode.LXC, DeliveryMode.PCI, DeliveryMode.VGPU], modes)
-
-
 class TestClashing(unittest.TestCase):
     def test_a_card_and_its_part(self) -> None:
         self.assertEqual({CARD}, device.clashing([CARD, OTHER], [slot(0)]))
@@ -65,3 +41,79 @@ class TestClashing(unittest.TestCase):
         was, now = slot(100, type_id="3g.71gb"), slot(100, type_id="1g.18gb+me")
         others = [slot(101, type_id="1g.18gb"), slot(100, OTHER, "1g.18gb")]
         self.assertEqual({now}, device.clashing([now, *others], [was]))
+
+
+class PciAddressTest(unittest.TestCase):
+    def test_what_is_no_address(self) -> None:
+        for text in ("", "88:00.0", "0000:88:00", "0000:88:20.0", "0000:88:00.8", "0000:88:00.0 "):
+            with (
+                self.subTest(text=text),
+                self.assertRaisesRegex(exception.InvalidPciAddress, "0000:88:00.0"),
+            ):
+                PciAddress.parse(text)
+
+
+LXC = GroupKey("10de", "1091", DeliveryMode.LXC)
+PCI = GroupKey("10de", "1091", DeliveryMode.PCI)
+VGPU = GroupKey("10de", "1bb3", DeliveryMode.VGPU, "nvidia-64")
+
+
+class ProviderNameTest(unittest.TestCase):
+    def test_is_for_ever(self) -> None:
+        """It is cut no earlier than it must be."""
+        longest = "n" * (200 - len("_gpu_10de_1091_lxc"))
+        for node, key, name in (
+            ("compute1", LXC, "compute1_gpu_10de_1091_lxc"),
+            ("compute1", PCI, "compute1_gpu_10de_1091_pci"),
+            ("compute1", VGPU, "compute1_gpu_10de_1bb3_vgpu_nvidia-64"),
+            ("n" * 201, LXC, "n" * 165 + "_291c4194382c6bd5_gpu_10de_1091_lxc"),
+            (longest, LXC, longest + "_gpu_10de_1091_lxc"),
+        ):
+            self.assertEqual(name, names.provider_name(node, key))
+
+    def test_fits_placement_and_stays_unique(self) -> None:
+        nodes = ["n" * 200 + end for end in ("a", "b")]
+        longest = VGPU._replace(vgpu_type="n" * 100)
+        keys = (LXC, PCI, longest)
+        found = [names.provider_name(node, key) for node in nodes for key in keys]
+        self.assertEqual(6, len(set(found)))
+        for name in found:
+            self.assertLessEqual(len(name), 200)
+
+    def test_is_read_back(self) -> None:
+        odd = VGPU._replace(vgpu_type="i915-GVTg_V5_4_gpu_10de_1091_lxc")
+        nodes = ("compute1", "node_gpu_10de_1091_lxc", "node_gpu_10de_1bb3_vgpu_a", "n" * 250)
+        for node in nodes:
+            for key in (LXC, PCI, VGPU, odd):
+                name = names.provider_name(node, key)
+                with self.subTest(name=name):
+                    self.assertEqual(key, names.parse_provider_name(node, name))
+
+    def test_other_providers_are_not_ours(self) -> None:
+        own = "compute1_gpu_10de_1091_"
+        for name in (
+            *("compute1", "compute1_0000:88:00.0", "compute1_gpu_10DE_1091_lxc"),
+            *("compute2_gpu_10de_1091_lxc", "compute2_gpu_10de_1091_vgpu_nvidia-64"),
+            *(f"{own}{mode}" for mode in ("lxc_more", "pgpu", "vgpu", "vgpu_")),
+        ):
+            with self.subTest(name=name):
+                self.assertIsNone(names.parse_provider_name("compute1", name))
+
+
+class TraitsTest(unittest.TestCase):
+    def test_profiles_with_and_without_media_extensions(self) -> None:
+        for name, expected in (
+            ("1g.24gb", "1G_24GB"),
+            ("1g.24gb+me", "1G_24GB_ME"),
+            ("1g.24gb-me", "1G_24GB_MINUS_ME"),
+            ("1c.2g.48gb-me", "1C_2G_48GB_MINUS_ME"),
+            ("Tesla V100-SXM2-32GB-LS", "TESLA_V100_SXM2_32GB_LS"),
+        ):
+            trait = names.vgpu_type_trait(name)
+            self.assertEqual(f"{names.TRAIT_VGPU_TYPE}{expected}", trait)
+            self.assertEqual(names.word(name), names.word(names.word(name)))
+
+    def test_unknown_is_nobodys_word(self) -> None:
+        for value in (None, "", "unknown", "UNKNOWN", "--"):
+            with self.subTest(value=value):
+                self.assertIsNone(names.word(value))

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
+import unittest
 from collections.abc import Iterator
 
 from oslotest import base
 
-from nova_gpu.core import exception
+from nova_gpu.core import boundary, exception
 from nova_gpu.core.exception import GuestError
 
 CARD = "0000:88:00.0"
@@ -66,3 +67,32 @@ class TestGuestError(base.BaseTestCase):
                 self.assertTrue(told.strip())
         slot = exception.DeviceUnavailable(CARD, f"{CARD}/nvidia-35/0: it is lost", "mend it")
         self.assertEqual("a GPU cannot be given: a device: it is lost; mend it", slot.user_text)
+
+
+class CrossedTest(unittest.TestCase):
+    def test_any_exception_is_a_failure_with_its_text(self) -> None:
+        for error in (KeyError("generation"), ZeroDivisionError("by a bug"), StopIteration()):
+            with (
+                self.subTest(repr(error)),
+                self.assertRaises(boundary.Failure) as raised,
+                boundary.crossed(),
+            ):
+                raise error
+            self.assertIs(error, raised.exception.error)
+            self.assertIs(error, raised.exception.__cause__)
+            self.assertEqual(str(error), str(raised.exception))
+
+    def test_first_line(self) -> None:
+        for error, line in (
+            (OSError(" remote error\n[stack]\n"), "remote error"),
+            (OSError("\n"), "OSError"),
+            (StopIteration(), "StopIteration"),
+        ):
+            with self.subTest(repr(error)):
+                self.assertEqual(line, boundary.Failure(error).first_line)
+
+    def test_what_the_caller_catches_and_what_ends_the_process_pass(self) -> None:
+        with self.assertRaises(KeyError), boundary.crossed(ValueError, LookupError):
+            raise KeyError("gone")
+        with self.assertRaises(SystemExit), boundary.crossed():
+            raise SystemExit(1)

@@ -18,14 +18,19 @@ FERMI = "CUSTOM_GPU_ARCH_FERMI"
 KEPLER = "CUSTOM_GPU_ARCH_KEPLER"
 
 
-class GPUMismatchTest(unittest.TestCase):
+class MismatchTestCase(unittest.TestCase):
+    def assertSaid(self, part: str | None, reason: str | None, case: object) -> None:
+        self.assertEqual(part is None, reason is None, (case, reason))
+        self.assertIn(part or "", reason or "", case)
+
+
+class GPUMismatchTest(MismatchTestCase):
     def check(
         self, specs: dict[str, str], held: list[Held], part: str | None, host: str | None = "LXC"
     ) -> None:
         with self.subTest(specs=specs, held=held):
             reason = flavor_mismatch.gpu_mismatch(request.of(specs).whole, held, host)
-            self.assertEqual(part is None, reason is None, reason)
-            self.assertIn(part or "", reason or "")
+            self.assertSaid(part, reason, specs)
 
     def test_table(self) -> None:
         fermi = Held(2, "fermi", lambda: frozenset({"CUSTOM_GPU", FERMI}))
@@ -67,7 +72,7 @@ class GPUMismatchTest(unittest.TestCase):
         self.check(specs, [fermi, fermi], KEPLER)
 
 
-class OtherProductTest(unittest.TestCase):
+class OtherProductTest(MismatchTestCase):
     def test_table(self) -> None:
         known = Held(1, "hopper", frozenset, model="H200", memory_mib=143771)
         unknown = Held(1, "hopper", frozenset)
@@ -80,9 +85,7 @@ class OtherProductTest(unittest.TestCase):
             ({"gpu:memory_mib": ">= 1"}, [known, unknown], "memory is unknown"),
         ):
             reason = flavor_mismatch.other_product(whole({"gpus": "2"} | words), held)
-            with self.subTest(words=words):
-                self.assertEqual(part is None, reason is None, reason)
-                self.assertIn(part or "", reason or "")
+            self.assertSaid(part, reason, words)
 
 
 class ApartTest(unittest.TestCase):
@@ -94,27 +97,21 @@ class ApartTest(unittest.TestCase):
     def place(self, numa_node: int | None, circle: int, trait: str = FERMI) -> Held:
         return Held(1, None, lambda: frozenset({trait}), numa_node=numa_node, circle=circle)
 
-    def test_numa(self) -> None:
-        together = [self.place(1, 0), self.place(1, 1)]
-        for held, expected in (
-            (together, True),
-            ([self.place(0, 0), self.place(1, 0)], False),
-            ([self.place(None, 0), self.place(None, 0)], False),
-            ([self.place(1, 0)], True),
+    def test_table(self) -> None:
+        numa, nvlink = {"gpu_topology": "numa"}, {"gpu_topology": "nvlink"}
+        for words, places, together in (
+            (numa, [(1, 0), (1, 1)], True),
+            (numa, [(0, 0), (1, 0)], False),
+            (numa, [(None, 0), (None, 0)], False),
+            (numa, [(1, 0)], True),
+            (nvlink, [(0, 0), (1, 0)], True),
+            (nvlink, [(0, 0), (0, 1)], False),
+            (nvlink | {"gpu_topology_policy": "preferred"}, [(0, 0), (0, 1)], True),
+            ({"gpu_topology": "any"}, [(0, 0), (0, 1)], True),
         ):
-            with self.subTest(held=held):
-                self.assertEqual(expected, self.apart(held, gpu_topology="numa") is None)
-
-    def test_nvlink(self) -> None:
-        for held, expected in (
-            ([self.place(0, 0), self.place(1, 0)], True),
-            ([self.place(0, 0), self.place(0, 1)], False),
-        ):
-            with self.subTest(held=held):
-                self.assertEqual(expected, self.apart(held, gpu_topology="nvlink") is None)
-                self.assertIsNone(self.apart(held, gpu_topology="any"))
-        preferred = {"gpu_topology": "nvlink", "gpu_topology_policy": "preferred"}
-        self.assertIsNone(self.apart([self.place(0, 0), self.place(0, 1)], **preferred))
+            with self.subTest(words, places=places):
+                held = [self.place(*place) for place in places]
+                self.assertEqual(together, self.apart(held, **words) is None)
 
     def test_each_request_group_has_its_own_island(self) -> None:
         specs = {"gpu:topology": "numa"}
@@ -132,31 +129,24 @@ SMALL = VGPUType("nvidia-63", "GRID P4-1Q")
 LARGE = VGPUType("nvidia-66", "GRID P4-8Q")
 
 
-class VGPUMismatchTest(unittest.TestCase):
-    def test_what_fits(self) -> None:
-        for specs, held in (
-            ({"vgpus": "= 1"}, [LARGE]),
-            ({"vgpus": "2", "vgpu_type": "s== nvidia-63"}, [SMALL, SMALL]),
-            ({"vgpus": "= 1", "vgpu_type": "grid p4-1q"}, [SMALL]),
-            ({"resources:VGPU": "1", "vgpu_type": "nvidia-66"}, [LARGE]),
-            ({"resources:VGPU": "2"}, [SMALL]),  # the other one may be Nova's own
-            ({"resources1:VGPU": "1"}, [SMALL]),
-            ({}, []),
-            ({"gpus": "= 1"}, []),
-        ):
-            with self.subTest(specs):
-                self.assertIsNone(flavor_mismatch.vgpu_mismatch(request.of(specs), held))
-
-    def test_what_does_not(self) -> None:
+class VGPUMismatchTest(MismatchTestCase):
+    def test_table(self) -> None:
         for specs, held, reason in (
+            ({"vgpus": "= 1"}, [LARGE], None),
+            ({"vgpus": "2", "vgpu_type": "s== nvidia-63"}, [SMALL, SMALL], None),
+            ({"vgpus": "= 1", "vgpu_type": "grid p4-1q"}, [SMALL], None),
+            ({"resources:VGPU": "1", "vgpu_type": "nvidia-66"}, [LARGE], None),
+            ({"resources:VGPU": "2"}, [SMALL], None),  # the other one may be Nova's own
+            ({"resources1:VGPU": "1"}, [SMALL], None),
+            ({}, [], None),
+            ({"gpus": "= 1"}, [], None),
             ({"vgpus": "= 2"}, [LARGE], "asks for 2 vGPUs, and the instance holds 1"),
             ({"vgpus": "= 1"}, [], "asks for 1 vGPUs, and the instance holds 0"),
             ({"vgpus": "= 1", "vgpu_type": "nvidia-63"}, [LARGE], "nvidia_63, not nvidia-66"),
             ({}, [SMALL], "holds 1 vGPUs, and its flavor asks for none"),
             ({"gpus": "= 1"}, [SMALL], "its flavor asks for none"),
         ):
-            with self.subTest(specs):
-                self.assertIn(reason, flavor_mismatch.vgpu_mismatch(request.of(specs), held) or "")
+            self.assertSaid(reason, flavor_mismatch.vgpu_mismatch(request.of(specs), held), specs)
 
 
 class MoreThanAGuestCanHaveTest(unittest.TestCase):
@@ -171,7 +161,7 @@ class MoreThanAGuestCanHaveTest(unittest.TestCase):
         )
 
 
-class OtherVGPUFactsTest(unittest.TestCase):
+class OtherVGPUFactsTest(MismatchTestCase):
     def group(self, product: Product, memory_mib: int | None) -> VGPUGroup:
         facts = VGPUType("nvidia-64", "GRID P4-2Q", memory_mib, heads=memory_mib and 4)
         return VGPUGroup(group_key(product, facts.id), product, facts, {})
@@ -198,36 +188,25 @@ class OtherVGPUFactsTest(unittest.TestCase):
             ({"vgpus": "1", "gpu:heads": "1"}, [unknown], "nvidia-64 is unknown"),
             ({"gpus": "1", "vgpus": "1", "gpu:memory_mib": "81920"}, [known], None),
         ):
-            with self.subTest(specs):
-                asked = request.of(specs).vgpus
-                found = asked and flavor_mismatch.other_vgpu_facts(asked, held)
-                self.assertEqual(reason is None, found is None, found)
-                self.assertIn(reason or "", found or "")
+            asked = request.of(specs).vgpus
+            found = asked and flavor_mismatch.other_vgpu_facts(asked, held)
+            self.assertSaid(reason, found, specs)
 
 
-class NotBesideTest(unittest.TestCase):
+class NotBesideTest(MismatchTestCase):
     def test_table(self) -> None:
         near, far = cards.placed("0000:04:00.0", 0), cards.placed("0000:84:00.0", 1)
         nic = Neighbour(0x020000, numa_node=0)
-        policy = TopologyPolicy.REQUIRED
+        by_nic, by_nvme = (
+            Arrangement(near=near, near_policy=TopologyPolicy.REQUIRED)
+            for near in (Near.NIC, Near.NVME)
+        )
         for arrangement, held, neighbours, reason in (
             (Arrangement(near=Near.NIC), [far], [nic], None),
-            (Arrangement(near=Near.NIC, near_policy=policy), [near], [nic], None),
-            (Arrangement(near=Near.NIC, near_policy=policy), [], [], None),
-            (
-                Arrangement(near=Near.NIC, near_policy=policy),
-                [near, far],
-                [nic],
-                "gpu:near nic, but 1 of its 2 GPUs are on another NUMA node",
-            ),
-            (
-                Arrangement(near=Near.NVME, near_policy=policy),
-                [near],
-                [nic],
-                "gpu:near nvme, but the instance has no such device",
-            ),
+            (by_nic, [near], [nic], None),
+            (by_nic, [], [], None),
+            (by_nic, [near, far], [nic], "nic, but 1 of its 2 GPUs are on another NUMA node"),
+            (by_nvme, [near], [nic], "gpu:near nvme, but the instance has no such device"),
         ):
-            with self.subTest(arrangement=arrangement, held=held):
-                found = flavor_mismatch.not_beside(arrangement, held, neighbours)
-                self.assertEqual(reason is None, found is None, found)
-                self.assertIn(reason or "", found or "")
+            found = flavor_mismatch.not_beside(arrangement, held, neighbours)
+            self.assertSaid(reason, found, arrangement)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import json
 import unittest
 
-from nova_gpu.core import printable
+from nova_gpu.core import json_text, printable, refusal_texts
 
 _INSTEAD = "\N{REPLACEMENT CHARACTER}"
 
@@ -29,3 +30,47 @@ class PrintableTest(unittest.TestCase):
         self.assertEqual(
             {f"a{_INSTEAD}": [f"1\n2{_INSTEAD}", ("b" * 1997 + "...", 3, None)]}, shown
         )
+
+
+_BEYOND = ("Infinity", "-Infinity", "NaN", "1e999", "-1e999", "1" + "0" * 400, str(2**64))
+
+
+class ParseTest(unittest.TestCase):
+    def test_what_json_says(self) -> None:
+        for value in ({"a": [1, -2.5, None, True, "Infinity"]}, 2**64 - 1, -(2**63), 1e300):
+            self.assertEqual(value, json_text.parse(json.dumps(value)))
+        self.assertEqual([("a", 1)], json_text.parse('{"a": 1}', list))
+
+    def test_numbers_that_are_none(self) -> None:
+        for text in (*_BEYOND, "1" * 5000):
+            for document in (text, f'{{"a": [{text}]}}'):
+                with self.assertRaisesRegex(ValueError, "is not a JSON number of at most 64 bits"):
+                    json_text.parse(document)
+
+    def test_what_is_none(self) -> None:
+        for text in ("", "{", b"\xff", "[" * 100_000):
+            with self.assertRaises(ValueError):
+                json_text.parse(text)
+
+
+class WhyTest(unittest.TestCase):
+    def why(self, action: str, container: bool | None = None, whole: bool = True) -> list[str]:
+        return list(refusal_texts.why(action, container=container, whole=whole))
+
+    def test_of_a_guest_of_either_kind(self) -> None:
+        """Each says of which it speaks where that is not known."""
+        container, vm = self.why("suspend")
+        self.assertTrue(container.startswith("in a container: the state of a container"))
+        self.assertTrue(vm.startswith("in a VM: the state of the guest's GPUs"))
+        self.assertEqual([refusal_texts.SUSPEND_GPUS], self.why("suspend", container=False))
+        self.assertEqual([], self.why("rescue", container=False))
+
+    def test_of_whole_cards_of_parts_and_without(self) -> None:
+        whole, parts = (self.why("live-migration", False, each)[0] for each in (True, False))
+        self.assertIn("The state of a passed through GPU", whole)
+        self.assertIn("A running guest with vGPUs moves only where", parts)
+        for action, said in (("unshelve", "no host has room"), ("start", "openstack gpu start")):
+            (found,) = self.why(action)
+            self.assertRegex(found, f"^most often: .*{said}")
+        self.assertEqual([], list(refusal_texts.why_without_gpus("start")))
+        self.assertIn("to a flavor with GPUs", *refusal_texts.why_without_gpus("resize"))

@@ -14,7 +14,6 @@ from oslotest import base
 
 from nova_gpu.core import exception
 from nova_gpu.core.model import DeliveryMode
-from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host import child, clean_command
 from tests.fixtures import cards, processes
 
@@ -54,13 +53,6 @@ class CleanCommandTest(base.BaseTestCase):
             self.run_it("$(touch x), and more"),
         )
 
-    def test_of_a_mig_instance(self) -> None:
-        self.script("echo $NOVA_GPU_ADDRESS $NOVA_GPU_MODE $NOVA_GPU_MIG_INSTANCE")
-        command, card = [str(self.program)], cards.card("0000:88:00.0")
-        slot = Slot.parse("0000:88:00.0/1g.18gb/900")
-        done = clean_command.run(command, card, DeliveryMode.VGPU, 60, self.root, slot)
-        self.assertEqual((0, "0000:88:00.0 vgpu 9/0\n"), done)
-
     def test_no_end(self) -> None:
         self.script("echo here; sleep 1000")
         error, _ = processes.hung(
@@ -69,8 +61,13 @@ class CleanCommandTest(base.BaseTestCase):
         )
         self.assertEqual(b"here\n", error.output)
 
-    def test_not_a_program(self) -> None:
-        self.script("true")
+    def test_what_is_no_program(self) -> None:
+        self.assertIn("not an absolute path", self.refused("clean"))
+        self.assertIn("No such file", self.refused(self.folder / "none"))
+        self.assertIn("is not a program", self.refused(self.folder))
+        self.program.chmod(0o644)
+        self.assertIn("is not a program", self.refused())
+        self.program.chmod(0o755)
         self.program.write_bytes(b"\0")
         self.assertRaises(child.Failed, self.run_it)
 
@@ -79,13 +76,6 @@ class CleanCommandTest(base.BaseTestCase):
         error = self.assertRaises(exception.InvalidOption, clean_command.check, command, self.root)
         self.assertEqual("clean_command", error.option)
         return error.reason
-
-    def test_what_is_no_program(self) -> None:
-        self.assertIn("not an absolute path", self.refused("clean"))
-        self.assertIn("No such file", self.refused(self.folder / "none"))
-        self.assertIn("is not a program", self.refused(self.folder))
-        self.program.chmod(0o644)
-        self.assertIn("is not a program", self.refused())
 
     def test_others_could_change_it(self) -> None:
         for path in (self.program, self.folder, self.root):
@@ -126,19 +116,43 @@ def _take_group(path: pathlib.Path) -> None:
 _PAGE = pathlib.Path(__file__).parents[3] / "doc/source/admin/cleaning.rst"
 
 
-def _example(number: int) -> str:
-    """One of the documentation's scripts"""
-    block = _PAGE.read_text().split(".. code-block:: sh\n\n")[number]
-    lines = itertools.takewhile(lambda line: line[:1] in ("", " "), block.splitlines())
-    return textwrap.dedent("\n".join(lines))
+class ExampleTestCase(base.BaseTestCase):
+    """A script of the documentation with a tool that does as NVIDIA's does"""
+
+    NUMBER: int
+    TOOL: str
+    SOURCE: str
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        (self.folder / self.TOOL).write_text(self.SOURCE)
+        (self.folder / self.TOOL).chmod(0o755)
+        block = _PAGE.read_text().split(".. code-block:: sh\n\n")[self.NUMBER]
+        lines = itertools.takewhile(lambda line: line[:1] in ("", " "), block.splitlines())
+        script = textwrap.dedent("\n".join(lines))
+        self.script = script.replace("/opt/gpu-admin-tools", str(self.folder))
+
+    def run_it(self, before: str, mode: str, product: str = "10de:20b5") -> tuple[bool, str]:
+        """Whether the card is clean, and what the tool's mode is afterwards"""
+        (self.folder / "mode").write_text(before)
+        environment = {
+            "PATH": f"{self.folder}:{os.environ['PATH']}",
+            "NOVA_GPU_ADDRESS": "0000:88:00.0",
+            "NOVA_GPU_MODE": mode,
+            "NOVA_GPU_PRODUCT": product,
+        }
+        argv = ["sh", "-c", self.script]
+        done = subprocess.run(argv, env=environment, capture_output=True, timeout=300)
+        return done.returncode == 0, (self.folder / "mode").read_text().strip()
 
 
-class LeftMIGTest(base.BaseTestCase):
-    """The example for cards that vfio-pci has, with a tool that does as NVIDIA's does: whatever its
-    words' order, a reset comes first, then what is to be after the next one, then the question
-    (NVIDIA/gpu-admin-tools 2025.10.20, cli/main.py, per_device.py and per_gpu.py)."""
+class LeftMIGTest(ExampleTestCase):
+    """Whatever its words' order, a reset comes first, then what is to be after the next one, then
+    the question (NVIDIA/gpu-admin-tools 2025.10.20, cli/main.py, per_device.py and per_gpu.py)."""
 
-    _TOOL = """import pathlib, sys
+    NUMBER, TOOL = 2, "nvidia_gpu_tools.py"
+    SOURCE = """import pathlib, sys
 folder = pathlib.Path(__file__).parent
 mode, after = folder / "mode", folder / "after"
 assert sys.argv[1] == "--gpu-bdf=88:00.0", sys.argv
@@ -152,42 +166,24 @@ if "--force-mig-off-after-reset" in sys.argv:
     after.touch()
 """
 
-    def setUp(self) -> None:
-        super().setUp()
-        self.folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        (self.folder / "nvidia_gpu_tools.py").write_text(self._TOOL)
-
-    def run_it(self, left: str, product: str = "10de:20b5", mode: str = "pci") -> tuple[bool, str]:
-        """Whether the card is clean, and its MIG mode afterwards"""
-        (self.folder / "mode").write_text(left)
-        script = _example(2).replace("/opt/gpu-admin-tools", str(self.folder))
-        environment = {
-            "PATH": os.environ["PATH"],
-            "NOVA_GPU_ADDRESS": "0000:88:00.0",
-            "NOVA_GPU_MODE": mode,
-            "NOVA_GPU_PRODUCT": product,
-        }
-        argv = ["sh", "-c", script]
-        done = subprocess.run(argv, env=environment, capture_output=True, timeout=300)
-        return done.returncode == 0, (self.folder / "mode").read_text()
-
     def test_its_mode_afterwards(self) -> None:
         """Others forget it, or are with their driver, which is asked."""
-        for asked, expected in (
-            (("enabled",), (True, "disabled")),
-            (("disabled",), (True, "disabled")),
-            (("enabled", "10de:2330"), (True, "enabled")),
-            (("enabled", "10de:20b5", "lxc"), (True, "enabled")),
+        for asked, afterwards in (
+            (("enabled", "pci"), "disabled"),
+            (("disabled", "pci"), "disabled"),
+            (("enabled", "pci", "10de:2330"), "enabled"),
+            (("enabled", "lxc"), "enabled"),
         ):
-            self.assertEqual(expected, self.run_it(*asked))
+            self.assertEqual((True, afterwards), self.run_it(*asked))
         (self.folder / "stuck").touch()
-        self.assertEqual((False, "enabled"), self.run_it("enabled"))
+        self.assertEqual((False, "enabled"), self.run_it("enabled", "pci"))
 
 
-class ExampleTest(base.BaseTestCase):
-    """The documentation's, with an nvidia-smi that resets no card in persistence mode"""
+class PersistenceTest(ExampleTestCase):
+    """No card is reset in persistence mode."""
 
-    _SMI = """#!/bin/sh
+    NUMBER, TOOL = 1, "nvidia-smi"
+    SOURCE = """#!/bin/sh
 cd "$(dirname "$0")"
 echo "$@" >>calls
 case "$2" in
@@ -199,29 +195,12 @@ case "$2" in
 esac
 """
 
-    def setUp(self) -> None:
-        super().setUp()
-        self.folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        smi = self.folder / "nvidia-smi"
-        smi.write_text(self._SMI)
-        smi.chmod(0o755)
-        self.script = _example(1)
-
-    def run_it(self, persistence: str, mode: str = "lxc") -> tuple[int, str]:
-        """How it ended, and the persistence mode afterwards"""
-        (self.folder / "mode").write_text(f"{persistence}\n")
-        path = f"{self.folder}:{os.environ['PATH']}"
-        environment = {"PATH": path, "NOVA_GPU_ADDRESS": "0000:88:00.0", "NOVA_GPU_MODE": mode}
-        done = subprocess.run(["sh", "-c", self.script], env=environment, timeout=300)
-        return done.returncode, (self.folder / "mode").read_text().strip()
-
     def test_persistence_afterwards(self) -> None:
-        self.assertEqual((0, "Enabled"), self.run_it("Enabled", "vgpu"))
+        self.assertEqual((True, "Enabled"), self.run_it("Enabled", "vgpu"))
         self.assertFalse((self.folder / "calls").exists(), "a MIG instance")
         for persistence in ("Enabled", "Disabled"):
-            self.assertEqual((0, persistence), self.run_it(persistence))
+            self.assertEqual((True, persistence), self.run_it(persistence, "lxc"))
             calls = (self.folder / "calls").read_text()
             self.assertIn("--id=0000:88:00.0 --gpu-reset\n", calls)
         (self.folder / "stuck").touch()
-        status, persistence = self.run_it("Enabled")
-        self.assertEqual((True, "Enabled"), (status != 0, persistence))
+        self.assertEqual((False, "Enabled"), self.run_it("Enabled", "lxc"))

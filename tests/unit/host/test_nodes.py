@@ -9,10 +9,9 @@ import fixtures
 from nova_gpu.core import model
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host import nodes
-from tests.fixtures import hosts, nvidia
+from tests.fixtures import nvidia
 from tests.fixtures.bases.host import HostTestCase
 from tests.fixtures.cards import card
-from tests.fixtures.nodes import Nodes
 
 ONE, TWO = "0000:18:00.0", "0000:88:00.0"
 
@@ -34,12 +33,6 @@ class TestNumber(NodesTestCase):
 
 
 class TestWhose(NodesTestCase):
-    def test_nvidia_goes_by_the_minor(self) -> None:
-        self.host.add_gpu(ONE, "10de", "2335", minor=3)
-        self.host.add_gpu(TWO, "10de", "2335", minor=0)
-        self.assertEqual(("/dev/nvidia3",), self.own(ONE))
-        self.assertEqual(("/dev/nvidia0",), self.own(TWO))
-
     def test_mig_instances_of_the_card_only(self) -> None:
         self.host.add_gpu(ONE, "10de", "2335", minor=0, mig=[(1, 0), (2, 0), (2, 1)])
         self.host.add_gpu(TWO, "10de", "2335", minor=1, mig=[(1, 0)])
@@ -65,14 +58,6 @@ class TestWhose(NodesTestCase):
         shared = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
         self.assertEqual(("/dev/nvidia4", *caps, *shared), nodes.guest_nodes(slot, self.roots))
 
-    def test_of_one_that_is_not_there(self) -> None:
-        self.host.add_gpu(ONE, "10de", "2335", minor=4, mig=[(1, 0)])
-        for text in (f"{ONE}/1g.18gb/101", f"{ONE}/1g.18gb/200", f"{TWO}/1g.18gb/100"):
-            slot = Slot.parse(text)
-            self.assertEqual((), nodes.instance_nodes(slot, self.roots))
-            self.assertEqual((), nodes.own_instance_nodes(slot, self.roots))
-            self.assertEqual((), nodes.guest_nodes(slot, self.roots))
-
     def test_drm(self) -> None:
         self.host.add_gpu(ONE, "1002", "74a1")
         self.host.add_gpu(TWO, "8086", "0bd5")
@@ -91,16 +76,18 @@ class TestWhose(NodesTestCase):
         self.assertEqual((), nodes.guest_nodes(address, self.roots))
         self.assertEqual((), nodes.guest_nodes(model.PciAddress.parse(TWO), self.roots))
 
-    def test_required(self) -> None:
-        for node in ("/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/dri/renderD128"):
-            self.assertTrue(nodes.is_required(node), node)
-        for node in ("/dev/nvidia-uvm-tools", "/dev/kfd", "/dev/nvidia-caps/nvidia-cap12"):
-            self.assertFalse(nodes.is_required(node), node)
-
-    def test_open_mode(self) -> None:
-        self.assertEqual(0o20666, nodes.open_mode("/dev/dri/renderD128", 0o20660))
-        self.assertEqual(0o20666, nodes.open_mode("/dev/nvidia0", 0o20666))
-        self.assertEqual(0o20404, nodes.open_mode("/dev/nvidia-caps/nvidia-cap12", 0o20400))
+    def test_required_and_open_mode(self) -> None:
+        for node, is_required, mode, opened in (
+            ("/dev/nvidia0", True, 0o20666, 0o20666),
+            ("/dev/nvidiactl", True, 0o20666, 0o20666),
+            ("/dev/nvidia-uvm", True, 0o20666, 0o20666),
+            ("/dev/dri/renderD128", True, 0o20660, 0o20666),
+            ("/dev/nvidia-uvm-tools", False, 0o20666, 0o20666),
+            ("/dev/kfd", False, 0o20660, 0o20666),
+            ("/dev/nvidia-caps/nvidia-cap12", False, 0o20400, 0o20404),
+        ):
+            self.assertEqual(is_required, nodes.is_required(node), node)
+            self.assertEqual(opened, nodes.open_mode(node, mode), node)
 
 
 class TestMakeNodes(NodesTestCase):
@@ -150,38 +137,17 @@ class TestMakeNodes(NodesTestCase):
             f"-c 255 -c 0 -f {mig}/gi1/access -f {mig}/gi1/ci0/access", self.called()[0]
         )
 
-    def test_nothing_to_do(self) -> None:
-        self.tool("exit 0")
-        self.host = hosts.Host(self.root / "other", nodes=Nodes.FILES)
-        self.roots = self.host.roots
-        self.host.add_gpu(ONE, "10de", "2335")
-        self.make(card(ONE), card(TWO, "vfio-pci"), card(TWO, "amdgpu"))
-        self.assertEqual([], self.called())
-
     def test_a_failure_names_card_node_and_reason(self) -> None:
-        self.tool("echo 'no such device' >&2; exit 1")
         self.host.add_gpu(ONE, "10de", "2335", minor=4)
+        self.tool("echo 'no such device' >&2; exit 1")
         self.make(card(ONE))
         for word in (ONE, "/dev/nvidia4", "/dev/nvidiactl", "ended with 1", "no such device"):
             self.assertIn(word, self.log.output)
         self.assertNotIn("nvidia-uvm-tools", self.log.output)
-
-    def test_no_tool(self) -> None:
-        self.useFixture(fixtures.EnvironmentVariable("PATH", str(self.tools)))
-        self.host.add_gpu(ONE, "10de", "2335", minor=4)
-        self.make(card(ONE))
-        self.assertIn("nvidia-modprobe is not on the PATH", self.log.output)
-
-    def test_a_tool_that_cannot_be_run(self) -> None:
-        self.tool("exit 0")
-        (self.tools / "nvidia-modprobe").write_text(f"#!{self.tools}/none\n")
-        self.host.add_gpu(ONE, "10de", "2335", minor=4)
-        self.make(card(ONE))
-        for word in (ONE, "nvidia-modprobe -c 255 -c 4", "No such file or directory"):
-            self.assertIn(word, self.log.output)
-
-    def test_a_tool_that_hangs_is_given_up(self) -> None:
         self.tool("exec sleep 60")
-        self.host.add_gpu(ONE, "10de", "2335", minor=4)
         self.make(card(ONE), timeout_s=0.2)
         self.assertIn("did not answer within 0.2 s", self.log.output)
+        (self.tools / "nvidia-modprobe").unlink()
+        self.useFixture(fixtures.EnvironmentVariable("PATH", str(self.tools)))
+        self.make(card(ONE))
+        self.assertIn("nvidia-modprobe is not on the PATH", self.log.output)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import os
 import pathlib
@@ -14,8 +13,8 @@ import unittest
 import fixtures
 from oslotest import base
 
-import nova_gpu
 from nova_gpu.host import processes
+from nova_gpu.host.roots import Roots
 from tests.fixtures import holding
 from tests.fixtures.holding import FULL, ZERO, Holding
 
@@ -85,6 +84,14 @@ class OpenDevicesTest(base.BaseTestCase):
         self.assertOpen(holder, is_open=False)
         self.assertEqual("registered with io_uring", processes.hidden_files(holder.folder))
 
+    def test_one_that_ends_meanwhile(self) -> None:
+        """It keeps nobody from being found."""
+        (self.root / "811").mkdir()
+        (self.root / "812/fd").mkdir(parents=True)
+        (self.root / "812/fd/7").symlink_to("/dev/full")
+        found = list(processes.holders(str(self.root), {FULL}))
+        self.assertEqual([(812, "?", [FULL])], found)
+
     def test_memory_that_is_locked(self) -> None:
         """A thread that hangs in a driver may have locked it. A pipe stands for that."""
         self.useFixture(fixtures.MonkeyPatch("nova_gpu.host.processes._PATIENCE_S", 0.1))
@@ -138,10 +145,31 @@ class HidingTest(base.BaseTestCase):
         self.assertEqual(["True", "missing"], self.holders("2"))
 
 
-class TextTest(base.BaseTestCase):
-    def test_each_file_of_proc_is_read_as_bytes(self) -> None:
-        """Tenants and users of the host write names, command lines and groups there."""
-        for path in pathlib.Path(nova_gpu.__file__).parent.rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text())):
-                if isinstance(node, ast.Attribute) and node.attr == "read_text":
-                    self.assertNotIn("proc", ast.unparse(node.value), f"{path}:{node.lineno}")
+HOSTS, CONTAINERS = "pid:[4026531836]", "pid:[4026532555]"
+
+
+class ProcessesTest(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.roots = Roots(proc=pathlib.Path(self.useFixture(fixtures.TempDir()).path))
+
+    def link(self, process: str, target: str) -> None:
+        link = self.roots.proc / process / "ns/pid"
+        link.parent.mkdir(parents=True)
+        link.symlink_to(target)
+
+    def test_where_there_are_no_namespaces(self) -> None:
+        self.assertTrue(self.roots.shows_all_processes())
+
+    def test_a_containers(self) -> None:
+        self.link("self", CONTAINERS)
+        self.assertFalse(self.roots.shows_all_processes())
+
+    def test_the_hosts_proc_in_a_container(self) -> None:
+        self.link("self", CONTAINERS)
+        self.link("1", HOSTS)
+        self.assertTrue(self.roots.shows_all_processes())
+
+    def test_what_cannot_be_read_may_be_a_containers(self) -> None:
+        (self.roots.proc / "self/ns/pid").mkdir(parents=True)
+        self.assertFalse(self.roots.shows_all_processes())

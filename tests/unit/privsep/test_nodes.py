@@ -5,8 +5,16 @@ from __future__ import annotations
 import os
 import pathlib
 import stat
+import unittest
+
+import fixtures
+import nova.conf
+import nova.privsep
+from oslo_config import fixture as config_fixture
+from oslotest import base
 
 import nova_gpu.privsep.nodes
+import nova_gpu.privsep.root_disk
 from nova_gpu.host import roots as host_roots
 from tests.fixtures.nodes import Nodes
 from tests.fixtures.verbs import VerbTestCase
@@ -16,6 +24,8 @@ EVERY = [
     *("/dev/dri/card1", "/dev/dri/renderD129", "/dev/kfd"),
     *("/dev/dri/card2", "/dev/dri/renderD130", "/dev/nvidia-modeset"),
 ]
+
+ROOT = unittest.skipIf(os.getuid() != 0, "only root can make device nodes")
 
 
 class NodesTestCase(VerbTestCase):
@@ -34,9 +44,8 @@ class TestOpenToGuests(NodesTestCase):
             if not path.is_dir()
         }
 
+    @ROOT
     def test_the_cards_nodes_and_no_others(self) -> None:
-        if os.getuid():
-            self.skipTest("only root can make device nodes")
         self.assertEqual(
             ["/dev/dri/card1", "/dev/dri/renderD129", "/dev/kfd"],
             nova_gpu.privsep.nodes.open_to_guests(ONE, EVERY),
@@ -53,16 +62,14 @@ class TestOpenToGuests(NodesTestCase):
         )
         self.assertEqual([], nova_gpu.privsep.nodes.open_to_guests(ONE, EVERY))
 
+    @ROOT
     def test_what_the_guest_gets_and_no_others(self) -> None:
-        if os.getuid():
-            self.skipTest("only root can make device nodes")
         given = ["/dev/dri/renderD129", "/dev/kfd", "/dev/dri/renderD130", "/dev/../etc/shadow"]
         self.assertEqual(given[:2], nova_gpu.privsep.nodes.open_to_guests(ONE, given))
         self.assertEqual(0o660, self.modes()["dri/card1"])
 
+    @ROOT
     def test_there_and_back(self) -> None:
-        if os.getuid():
-            self.skipTest("only root can make device nodes")
         before = self.modes()
         self.assertEqual([], nova_gpu.privsep.nodes.opened_to_guests())
         nova_gpu.privsep.nodes.open_to_guests(ONE, EVERY)
@@ -71,9 +78,8 @@ class TestOpenToGuests(NodesTestCase):
         self.assertEqual(before, self.modes())
         self.assertEqual([], nova_gpu.privsep.nodes.close_to_guests(EVERY))
 
+    @ROOT
     def test_what_somebody_else_has_changed_since_stays(self) -> None:
-        if os.getuid():
-            self.skipTest("only root can make device nodes")
         kfd = self.host.roots.dev / "kfd"
         for theirs in (0o640, 0o660):
             nova_gpu.privsep.nodes.open_to_guests(ONE, ["/dev/kfd"])
@@ -131,3 +137,40 @@ class TestOpenToGuests(NodesTestCase):
         else:
             os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 3))
         return path
+
+
+INSTANCE = "7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4d"
+
+
+class RootDiskTest(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        if os.geteuid() != 0:
+            self.skipTest("not root: it may give files to no other user")
+        self.instances = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        in_process = fixtures.MockPatchObject(nova.privsep.sys_admin_pctxt, "client_mode", False)
+        self.useFixture(in_process)
+        config = self.useFixture(config_fixture.Config(nova.conf.CONF)).config
+        config(instances_path=str(self.instances))
+        config(group="libvirt", uid_maps=["0:100000:1000"], gid_maps=["0:200000:1000"])
+        self.root = self.instances / INSTANCE / "rootfs"
+        (self.root / "home/user").mkdir(parents=True)
+        os.chown(self.root / "home/user", 1, 2)
+        (self.root / "outside").symlink_to("/etc/passwd")
+
+    def owners(self) -> list[tuple[int, int]]:
+        paths = [self.root, *(self.root / name for name in ("home", "home/user", "outside"))]
+        return [(path.lstat().st_uid, path.lstat().st_gid) for path in paths]
+
+    def test_each_id_is_the_hosts(self) -> None:
+        shifted = [(100000, 200000)] * 2 + [(100001, 200002), (100000, 200000)]
+        for _ in range(2):  # what has them already, as at the next start, stays
+            nova_gpu.privsep.root_disk.shift(INSTANCE)
+            self.assertEqual(shifted, self.owners())
+        self.assertEqual(0, pathlib.Path("/etc/passwd").stat().st_uid)
+
+    def test_no_path_is_taken(self) -> None:
+        before = self.owners()
+        for name in ("..", f"{INSTANCE}/rootfs/home", "/etc"):
+            self.assertRaises(ValueError, nova_gpu.privsep.root_disk.shift, name)
+        self.assertEqual(before, self.owners())

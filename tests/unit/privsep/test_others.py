@@ -42,24 +42,20 @@ class OursTest(VerbTestCase):
         call: Any = nova_gpu.privsep.vfio.give_to_host
         refusal = self.assertRaises(exception.AnotherRelease, call, CARD, caller="1.0.0")
         self.assertIn("upgraded on this host from 1.0.0 to", str(refusal))
+        vgpu = nova_gpu.privsep.vgpu
         refused = {
             nova_gpu.privsep.cleaning.reset: exception.NotClean,
             nova_gpu.privsep.cleaning.run_command: exception.NotClean,
             nova_gpu.privsep.cleaning.end_processes: exception.NotClean,
             nova_gpu.privsep.vfio.give_to_guests: exception.BindingFailed,
-            lambda a: nova_gpu.privsep.vgpu.enable_functions(a, 8): exception.DeviceUnavailable,
-            lambda a: nova_gpu.privsep.vgpu.make_mig_instances(
-                a, "1g.18gb"
-            ): exception.DeviceUnavailable,
-            lambda a: nova_gpu.privsep.vgpu.make(
-                f"{a}/nvidia-64/0", INSTANCE
-            ): exception.DeviceUnavailable,
+            lambda a: vgpu.enable_functions(a, 8): exception.DeviceUnavailable,
+            lambda a: vgpu.make_mig_instances(a, "1g.18gb"): exception.DeviceUnavailable,
+            lambda a: vgpu.make(f"{a}/nvidia-64/0", INSTANCE): exception.DeviceUnavailable,
         }
         for address in (NIC, NOT_CHOSEN):
             for verb, error in refused.items():
-                self.assertEqual(
-                    privileged_cards.REASON, self.assertRaises(error, verb, address).reason
-                )
+                refusal = self.assertRaises(error, verb, address)
+                self.assertEqual(privileged_cards.REASON, refusal.reason)
             self.assertEqual([], nova_gpu.privsep.nodes.open_to_guests(address, ["/dev/kfd"]))
         self.assertEqual(before, self.files())
 

@@ -29,6 +29,13 @@ class VGPUTestCase(VerbTestCase):
         (self.function,) = vgpu.add_functions(self.host, OTHER, 1)
         vgpu.set_profiles(self.host, self.function, vgpu.L40S)
 
+    def refused(self, slot: str = SLOT, reason: str = "") -> exception.DeviceUnavailable:
+        error: exception.DeviceUnavailable = self.assertRaises(
+            exception.DeviceUnavailable, nova_gpu.privsep.vgpu.make, slot, INSTANCE
+        )
+        self.assertIn(reason, error.reason)
+        return error
+
 
 class TestMediated(VGPUTestCase):
     def setUp(self) -> None:
@@ -57,10 +64,7 @@ class TestMediated(VGPUTestCase):
 
     def test_of_another_type(self) -> None:
         vgpu.make(self.host, CARD, "nvidia-63", self.uuid)
-        error = self.assertRaises(
-            exception.DeviceUnavailable, nova_gpu.privsep.vgpu.make, SLOT, INSTANCE
-        )
-        self.assertIn(f"{self.uuid} exists already, on {CARD} (nvidia-63)", str(error))
+        self.refused(reason=f"{self.uuid} exists already, on {CARD} (nvidia-63)")
         nova_gpu.privsep.vgpu.remove(SLOT, INSTANCE)
         self.assertEqual("", (self.host.path(CARD) / self.uuid / "remove").read_text())
 
@@ -68,11 +72,7 @@ class TestMediated(VGPUTestCase):
         create = self.host.path(CARD) / "mdev_supported_types/nvidia-64/create"
         create.unlink()
         create.symlink_to("/dev/full")
-        error = self.assertRaises(
-            exception.DeviceUnavailable, nova_gpu.privsep.vgpu.make, SLOT, INSTANCE
-        )
-        self.assertEqual(CARD, error.address)
-        self.assertIn("No space left on device", error.reason)
+        self.assertEqual(CARD, self.refused(reason="No space left on device").address)
 
     def test_a_driver_that_does_not_return(self) -> None:
         self.config(group="gpu", bind_timeout=1)
@@ -85,19 +85,13 @@ class TestMediated(VGPUTestCase):
 
     def test_a_type_that_is_not_there(self) -> None:
         for slot in (f"{CARD}/nvidia-99/0", "0000:99:00.0/nvidia-64/0"):
-            self.assertRaises(
-                exception.DeviceUnavailable, nova_gpu.privsep.vgpu.make, slot, INSTANCE
-            )
+            self.refused(slot)
             nova_gpu.privsep.vgpu.remove(slot, INSTANCE)
         self.assertEqual([], self.kernel.done)
 
     def test_a_slot_and_an_instance(self) -> None:
-        for slot, instance in (
-            ("../x", INSTANCE),
-            (f"{CARD}/../0", INSTANCE),
-            (SLOT, "../x"),
-            (SLOT, ""),
-        ):
+        bad_slots = [(slot, INSTANCE) for slot in ("../x", f"{CARD}/../0")]
+        for slot, instance in (*bad_slots, (SLOT, "../x"), (SLOT, "")):
             for verb in (nova_gpu.privsep.vgpu.make, nova_gpu.privsep.vgpu.remove):
                 self.assertRaises(exception.InvalidValue, verb, slot, instance)
 
@@ -107,36 +101,33 @@ class TestProfiles(VGPUTestCase):
         path = self.host.path(self.function) / "nvidia/current_vgpu_type"
         return path.read_text().strip()
 
+    def setUp(self) -> None:
+        super().setUp()
+        self.slot = f"{self.function}/nvidia-1147/0"
+
     def test_there_and_gone(self) -> None:
-        slot = f"{self.function}/nvidia-1147/0"
         for _ in range(2):
-            nova_gpu.privsep.vgpu.make(slot, INSTANCE)
+            nova_gpu.privsep.vgpu.make(self.slot, INSTANCE)
             self.assertEqual("1147", self.current())
         for _ in range(2):
-            nova_gpu.privsep.vgpu.remove(slot, INSTANCE)
+            nova_gpu.privsep.vgpu.remove(self.slot, INSTANCE)
             self.assertEqual("0", self.current())
 
-    def test_of_another_type(self) -> None:
+    def test_of_another_type_and_driver(self) -> None:
+        self.refused(f"{self.function}/mtty-1147/0")
+        self.assertEqual("0", self.current())
         vgpu.set_profiles(self.host, self.function, {}, current=1156)
-        slot = f"{self.function}/nvidia-1147/0"
-        error = self.assertRaises(
-            exception.DeviceUnavailable, nova_gpu.privsep.vgpu.make, slot, INSTANCE
-        )
-        self.assertIn("nvidia-1156", error.reason)
-        nova_gpu.privsep.vgpu.remove(slot, INSTANCE)
+        self.refused(self.slot, "nvidia-1156")
+        nova_gpu.privsep.vgpu.remove(self.slot, INSTANCE)
         self.assertEqual("1156", self.current())
 
     def test_a_driver_that_says_nothing(self) -> None:
-        slot = f"{self.function}/nvidia-1147/0"
         with mock.patch("nova_gpu.host.pci.sysfs.write"):
-            error = self.assertRaises(
-                exception.DeviceUnavailable, nova_gpu.privsep.vgpu.make, slot, INSTANCE
-            )
-        self.assertIn("gave the function no type", error.reason)
-        nova_gpu.privsep.vgpu.make(slot, INSTANCE)
+            self.refused(self.slot, "gave the function no type")
+        nova_gpu.privsep.vgpu.make(self.slot, INSTANCE)
         with mock.patch("nova_gpu.host.pci.sysfs.write"):
             failed = self.assertRaises(
-                exception.NotClean, nova_gpu.privsep.vgpu.remove, slot, INSTANCE
+                exception.NotClean, nova_gpu.privsep.vgpu.remove, self.slot, INSTANCE
             )
         self.assertIn("left the function its type", failed.reason)
 
@@ -145,25 +136,10 @@ class TestProfiles(VGPUTestCase):
         self.host.add_gpu(card, "8086", "56c0", totalvfs=1)
         self.host.add_vf(card, function, driver="i915")
         slot = f"{function}/vf/0"
-        error = self.assertRaises(
-            exception.DeviceUnavailable, nova_gpu.privsep.vgpu.make, slot, INSTANCE
-        )
-        self.assertIn(f"{function} is bound to i915", error.reason)
+        self.refused(slot, f"{function} is bound to i915")
         self.host.bind(function, None)
         self.host.set_autoprobe(card, enabled=False)
         nova_gpu.privsep.vgpu.make(slot, INSTANCE)
         nova_gpu.privsep.vgpu.remove(slot, INSTANCE)
         self.host.remove(function)
-        error = self.assertRaises(
-            exception.DeviceUnavailable, nova_gpu.privsep.vgpu.make, slot, INSTANCE
-        )
-        self.assertEqual(privileged_cards.REASON, error.reason)
-
-    def test_of_another_driver(self) -> None:
-        self.assertRaises(
-            exception.DeviceUnavailable,
-            nova_gpu.privsep.vgpu.make,
-            f"{self.function}/mtty-1147/0",
-            INSTANCE,
-        )
-        self.assertEqual("0", self.current())
+        self.assertEqual(privileged_cards.REASON, self.refused(slot).reason)

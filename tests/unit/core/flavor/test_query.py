@@ -20,22 +20,6 @@ def spelled_out(flavor: dict[str, str], known: frozenset[str] = KNOWN) -> dict[s
     return {key: value for key, value in specs.items() if flavor.get(key) != value}
 
 
-class ResolvedTest(unittest.TestCase):
-    def test_conditions_become_traits_of_each_group(self) -> None:
-        asked = whole({"gpus": "= 2", "gpu_arch": "s!= fermi", "hypervisor": "LXC"})
-        found = query.resolved(asked, KNOWN)
-        assert found is not None
-        ((count, required, forbidden),) = (
-            (each.count, each.required_traits, each.forbidden_traits) for each in found
-        )
-        self.assertEqual(2, count)
-        self.assertEqual({"CUSTOM_GPU", "CUSTOM_GPU_HYPERVISOR_LXC"}, required)
-        self.assertEqual({"CUSTOM_GPU_ARCH_FERMI", "CUSTOM_GPU_ARCH_UNKNOWN"}, forbidden)
-
-    def test_what_nothing_satisfies(self) -> None:
-        self.assertIsNone(query.resolved(whole({"gpus": "= 2", "gpu_arch": "<in> hop"}), KNOWN))
-
-
 class ExtraSpecsTest(unittest.TestCase):
     def test_conditions_as_traits(self) -> None:
         arch = "trait:CUSTOM_GPU_ARCH_"
@@ -101,20 +85,6 @@ class ExtraSpecsTest(unittest.TestCase):
                 expected |= {"resources:PGPU": words["gpus"], "trait:CUSTOM_GPU": "required"}
                 self.assertEqual(expected, added)
 
-    def test_what_has_to_be_known_first(self) -> None:
-        for specs, expected in (
-            ({}, False),
-            ({"gpu_arch": "fermi", "hypervisor": "<or> LXC"}, False),
-            ({"gpu_arch": "s!= fermi"}, True),
-            ({"hypervisor": "<or> LXC <or> KVM"}, True),
-            ({"gpu:model": "H200"}, False),
-            ({"gpu:memory_mib": "1"}, True),
-            ({"gpu:topology": "numa"}, False),
-            ({"gpus": "2", "gpu:topology": "numa"}, True),
-        ):
-            with self.subTest(specs=specs):
-                self.assertEqual(expected, query.needs_known(whole({"gpus": "1"} | specs)))
-
     def test_beside_a_second_device_also_where_the_image_names_traits(self) -> None:
         flavor = {
             "gpus": "= 2",
@@ -159,14 +129,6 @@ class ExtraSpecsTest(unittest.TestCase):
             found = {key: n for key, n in (specs or {}).items() if key.startswith("resources")}
             self.assertEqual(expected, found)
 
-    def test_beside_another_group_of_the_flavors(self) -> None:
-        flavor = {"gpus": "1", "resources_net:CUSTOM_NIC": "1"}
-        asked = whole(flavor)
-        for policy, expected in (({}, "none"), ({"group_policy": "isolate"}, "isolate")):
-            specs = query.extra_specs(flavor | policy, asked, KNOWN)
-            assert specs is not None
-            self.assertEqual(expected, specs["group_policy"])
-
 
 VGPU_KNOWN = {
     *(f"CUSTOM_GPU_MEMORY_MIB_{size}" for size in ("1024", "2048", "4096", "UNKNOWN")),
@@ -176,21 +138,14 @@ VGPU_KNOWN = {
 }
 
 
-def vgpus_spelled_out(specs: dict[str, str]) -> dict[str, str] | None:
-    return query.extra_specs(specs, asked(**specs), VGPU_KNOWN)
-
-
 class VGPUQueryTest(unittest.TestCase):
     def test_of_each(self) -> None:
+        known = {"MEMORY_MIB_1024": "forbidden", "MEMORY_MIB_UNKNOWN": "forbidden"}
         for specs, traits in (
             ({"gpu:memory_mib": ">= 4096"}, {"MEMORY_MIB_4096": "required"}),
             (
                 {"gpu:memory_mib": ">= 2048", "gpu_arch": "pascal"},
-                {
-                    "MEMORY_MIB_1024": "forbidden",
-                    "MEMORY_MIB_UNKNOWN": "forbidden",
-                    "ARCH_PASCAL": "required",
-                },
+                known | {"ARCH_PASCAL": "required"},
             ),
             ({"gpu:model": "<in> P4"}, {"MODEL_TESLA_P4": "required"}),
             ({"gpu:heads": "4"}, {"HEADS_4": "required"}),
@@ -200,14 +155,11 @@ class VGPUQueryTest(unittest.TestCase):
             ({"gpu:memory_mib": ">= 8192"}, None),
         ):
             words = {"vgpus": "1", **specs}
-            expected = traits and {
-                **words,
-                "resources_nova_vgpu:VGPU": "1",
-                "trait_nova_vgpu:CUSTOM_GPU": "required",
-                **{f"trait_nova_vgpu:CUSTOM_GPU_{key}": traits[key] for key in traits},
-            }
+            group = {"resources_nova_vgpu:VGPU": "1", "trait_nova_vgpu:CUSTOM_GPU": "required"}
+            found = traits and {f"trait_nova_vgpu:CUSTOM_GPU_{key}": traits[key] for key in traits}
+            expected = None if found is None else {**words, **group, **found}
             with self.subTest(specs):
-                self.assertEqual(expected, vgpus_spelled_out(words))
+                self.assertEqual(expected, query.extra_specs(words, asked(**words), VGPU_KNOWN))
 
     def test_traits_beside_whole_gpus(self) -> None:
         trait = {"trait:CUSTOM_GPU_ARCH_FERMI": "required"}

@@ -57,13 +57,14 @@ class WholeTest(unittest.TestCase):
             ({"resources:PGPU": "two"}, ["resources:PGPU='two'", "not a number of GPUs"]),
             ({"resources:PGPU": "1025"}, ["resources:PGPU='1025'", "from 0 to 1024"]),
             ({"resources_a:PGPU": "-2"}, ["resources_a:PGPU='-2'"]),
-            ({"gpu_arch": "s== fermi"}, ["gpu_arch='s== fermi'", "asks for no GPU"]),
+            *(
+                ({key: value}, [f"{key}={value!r}", "asks for no GPU"])
+                for key, value in (
+                    *(("gpu_arch", "s== fermi"), ("gpu:model", "H200"), ("gpu:memory_mib", "1")),
+                    *(("gpu:topology", "numa"), ("gpu:distribution", "pack"), ("gpu:near", "nic")),
+                )
+            ),
             ({"gpu_arch": "s== fermi", "resources:PGPU": "0"}, ["asks for no GPU"]),
-            ({"gpu:model": "H200"}, ["gpu:model='H200'", "asks for no GPU"]),
-            ({"gpu:memory_mib": "1"}, ["gpu:memory_mib='1'", "asks for no GPU"]),
-            ({"gpu:topology": "numa"}, ["gpu:topology='numa'", "asks for no GPU"]),
-            ({"gpu:distribution": "pack"}, ["gpu:distribution='pack'", "asks for no GPU"]),
-            ({"gpu:near": "nic"}, ["gpu:near='nic'", "asks for no GPU"]),
             ({"gpus": "1", "gpu_arch": "> fermi"}, ["gpu_arch='> fermi'"]),
             ({"gpus": "1", "hypervisor": "= LXC"}, ["hypervisor='= LXC'", "numbers"]),
             (
@@ -176,14 +177,6 @@ class FlavorRequestTest(unittest.TestCase):
         self.assertTrue(asked.asks_for_gpus)
         for judge in (asked.check_guest_options, asked.check):
             self.assertRaises(exception.InvalidExtraSpec, judge)
-
-    def test_guest_topology(self) -> None:
-        for text, expected in ((None, "auto"), (" Flat", "flat"), ("required", "required")):
-            specs = {} if text is None else {"gpu:guest_topology": text}
-            self.assertEqual(expected, request.of(specs).guest_topology)
-        asked = request.of({"gpus": "1", "gpu:guest_topology": "numa"})
-        self.assertRaises(exception.InvalidExtraSpec, asked.check_guest_options)
-        asked.check()
 
     def test_whether_it_asks_at_all_however_badly(self) -> None:
         for specs, gpus, vgpus, words, cpu_only in (

@@ -2,11 +2,12 @@
 from __future__ import annotations
 
 import dataclasses
+import unittest
 
-import ddt
 from oslotest import base
 
-from nova_gpu.core.guest import peers
+from nova_gpu.core import exception
+from nova_gpu.core.guest import machine_types, peers
 from nova_gpu.core.model import GPU, Product
 from tests.fixtures import cards
 from tests.fixtures.cards import H100, P100, RTX
@@ -16,7 +17,6 @@ def card(product: Product, bus: int = 1) -> GPU:
     return cards.placed(f"0000:{bus:02x}:00.0", product=product)
 
 
-@ddt.ddt
 class SupportsTest(base.BaseTestCase):
     def test_products(self) -> None:
         for product in (H100, P100, dataclasses.replace(H100, name="RTX A6000")):
@@ -31,21 +31,18 @@ class SupportsTest(base.BaseTestCase):
         ):
             self.assertFalse(peers.supports(card(product)), product)
 
-    @ddt.data(
-        (H100, 8002000, 8001000, None),
-        (P100, 8002000, 6002000, None),
-        (H100, 8001000, 8001000, "libvirt 8.2.0"),
-        (H100, 8002000, 8000005, "with hopper it needs QEMU 8.1.0"),
-        (P100, None, 8001000, "not known"),
-        (P100, 8002000, None, "not known"),
-    )
-    @ddt.unpack
-    def test_versions(
-        self, product: Product, libvirt: int | None, qemu: int | None, said: str | None
-    ) -> None:
-        found = peers.too_old(product, libvirt, qemu)
-        self.assertEqual(said is None, found is None)
-        self.assertIn(said or "", found or "")
+    def test_versions(self) -> None:
+        for product, libvirt, qemu, said in (
+            (H100, 8002000, 8001000, None),
+            (P100, 8002000, 6002000, None),
+            (H100, 8001000, 8001000, "libvirt 8.2.0"),
+            (H100, 8002000, 8000005, "with hopper it needs QEMU 8.1.0"),
+            (P100, None, 8001000, "not known"),
+            (P100, 8002000, None, "not known"),
+        ):
+            found = peers.too_old(product, libvirt, qemu)
+            self.assertEqual(said is None, found is None)
+            self.assertIn(said or "", found or "")
 
 
 class CliquesTest(base.BaseTestCase):
@@ -61,3 +58,20 @@ class CliquesTest(base.BaseTestCase):
         kinds = [dataclasses.replace(H100, product_id=f"{number:04x}") for number in range(20)]
         held = [card(kind, 2 * n + more) for n, kind in enumerate(kinds) for more in (0, 1)]
         self.assertEqual(set(range(16)), set(peers.cliques(held).values()))
+
+
+class MachineTypeTest(unittest.TestCase):
+    def test_with_pci_express(self) -> None:
+        for machine_type in ("q35", "pc-q35-7.2", "pc-q35-rhel9.4.0", "virt", "virt-8.0"):
+            with self.subTest(machine_type=machine_type):
+                machine_types.refuse_without_pci_express(machine_type)
+
+    def test_without(self) -> None:
+        for machine_type in (None, "pc", "pc-i440fx-7.2", "s390-ccw-virtio", "pseries"):
+            with (
+                self.subTest(machine_type=machine_type),
+                self.assertRaises(exception.GuestUnfit) as caught,
+            ):
+                machine_types.refuse_without_pci_express(machine_type)
+            self.assertIn(machine_type or "not set", str(caught.exception))
+            self.assertIn("hw_machine_type=q35", str(caught.exception))

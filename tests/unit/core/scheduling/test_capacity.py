@@ -7,11 +7,14 @@ import random
 import unittest
 from collections.abc import Sequence
 
+from nova_gpu.core.flavor.placement_policy import Distribution
 from nova_gpu.core.flavor.request_group import GroupRequest
-from nova_gpu.core.scheduling import capacity
+from nova_gpu.core.scheduling import capacity, fit, rank
 from nova_gpu.core.scheduling.capacity import Group, Host
-from nova_gpu.core.sets import set_traits
-from tests.fixtures.partitions import H100
+from nova_gpu.core.scheduling.stats import Divided, GroupStats, HostStats, Report, Reserved
+from nova_gpu.core.topology.topology import Islands
+from tests.fixtures.flavor_requests import asked as vgpus_asked
+from tests.fixtures.flavor_requests import whole
 
 FERMI = frozenset({"CUSTOM_GPU", "CUSTOM_GPU_ARCH_FERMI", "CUSTOM_GPU_HYPERVISOR_LXC"})
 KEPLER = frozenset({"CUSTOM_GPU", "CUSTOM_GPU_ARCH_KEPLER", "CUSTOM_GPU_HYPERVISOR_LXC"})
@@ -29,28 +32,6 @@ def host(*groups: Group, vcpus: int = 64, unusable: str | None = None, sees: boo
 
 def asked(count: int, traits: frozenset[str] = ANY, forbidden: Sequence[str] = ()) -> GroupRequest:
     return GroupRequest("", count, traits, frozenset(forbidden))
-
-
-class BoardTest(unittest.TestCase):
-    """Of eight cards that guests get in sets alone"""
-
-    def answer(self, free: set[int], *counts: int) -> tuple[int, str]:
-        traits = ANY | set_traits.traits(H100, free)
-        there = Group(8, 0, 8 - len(free), traits, set_traits.board(traits))
-        parts = [asked(count) for count in counts]
-        (answer,) = capacity.answers(parts, SMALL, [host(there)])
-        return answer.instances, answer.reason
-
-    def test_free_ones_that_are_no_set(self) -> None:
-        six = {2, 3, 4, 6, 7, 8}
-        self.assertEqual(
-            (0, "4 GPUs asked for, 6 of 8 free, no free partition of 4"), self.answer(six, 4)
-        )
-        self.assertEqual((2, "no more GPUs"), self.answer(six, 2))
-        self.assertEqual((6, "no more GPUs"), self.answer(six, 1))
-        self.assertEqual(0, self.answer(six, 3)[0])
-        self.assertEqual((1, "no more GPUs"), self.answer({1, 2, 3, 4, 5}, 4))
-        self.assertEqual((2, "no more GPUs"), self.answer({*range(1, 9)}, 4))
 
 
 class AnswerTest(unittest.TestCase):
@@ -101,12 +82,6 @@ class AnswerTest(unittest.TestCase):
         (answer,) = capacity.answers([asked(1)], SMALL, [host(group(8), sees=False)])
         self.assertEqual(0, answer.instances)
         self.assertIn("Placement has no candidate", answer.reason)
-
-    def test_the_fullest_answer_comes_first(self) -> None:
-        hosts = [host(group(free)) for free in (2, 8, 0)]
-        found = capacity.answers([asked(2)], SMALL, hosts)
-        self.assertEqual([4, 1, 0], [each.instances for each in found])
-        self.assertEqual([8, 2, 0], [each.free for each in found])
 
 
 class WaysTest(unittest.TestCase):
@@ -168,3 +143,116 @@ def _brute_force(
         ):
             found = max(found, 1 + _brute_force(parts, groups, left, isolate))
     return found
+
+
+A100 = GroupStats(
+    "10de:20b2",
+    "ampere",
+    "lxc",
+    8,
+    model="A100 SXM4 80GB",
+    memory_mib=81920,
+    islands=Islands(numa=4, nvlink=8),
+)
+# As a host of the first version of stats is read.
+OLD = GroupStats("10de:20b2", "ampere", "lxc", 8)
+
+
+class ServesTest(unittest.TestCase):
+    def test_table(self) -> None:
+        for specs, known, old in (
+            ({"gpus": "8"}, True, True),
+            ({"gpus": "9"}, False, False),
+            ({"gpus": "1", "gpu_arch": "ampere"}, True, True),
+            ({"gpus": "1", "gpu_arch": "ada"}, False, False),
+            ({"gpus": "1", "gpu:model": "<in> A100"}, True, False),
+            ({"gpus": "1", "gpu:model": "a100 sxm4 80gb"}, True, False),
+            ({"gpus": "1", "gpu:model": "s!= H200"}, True, False),
+            ({"gpus": "1", "gpu:model": "A100"}, False, False),
+            ({"gpus": "1", "gpu:memory_mib": ">= 40960"}, True, False),
+            ({"gpus": "1", "gpu:memory_mib": "<= 40960"}, False, False),
+            ({"gpus": "4", "gpu:topology": "numa"}, True, False),
+            ({"gpus": "5", "gpu:topology": "numa"}, False, False),
+            ({"gpus": "5", "gpu:topology": "numa", "gpu:topology_policy": "preferred"}, True, True),
+            ({"gpus": "8", "gpu:topology": "nvlink"}, True, False),
+            ({"gpus": "8", "gpu:topology": "any"}, True, True),
+            ({"gpus": "1", "gpu:topology": "nvlink"}, True, True),
+        ):
+            wanted = whole(specs)
+            found = tuple(fit.serves(group, wanted, wanted.groups[0]) for group in (A100, OLD))
+            with self.subTest(specs=specs):
+                self.assertEqual((known, old), found)
+
+
+class MostFreeTest(unittest.TestCase):
+    def test_of_the_type_that_is_asked_for(self) -> None:
+        free = (("nvidia-63", "GRID P4-1Q", 8), ("nvidia-66", None, 1))
+        divided = Divided(1, 1, free, ((1024, 4), (8192, None)))
+        for specs, count in (
+            ({"vgpus": "1"}, 8),
+            ({"vgpus": "1", "vgpu_type": "nvidia-66"}, 1),
+            ({"vgpus": "1", "vgpu_type": "GRID P4-1Q"}, 8),
+            ({"vgpus": "1", "vgpu_type": "GRID P4-8Q"}, 0),
+            ({"vgpus": "1", "gpu:memory_mib": "2048"}, 1),
+            ({"vgpus": "1", "gpu:memory_mib": "<= 8192"}, 8),
+            ({"vgpus": "1", "gpu:memory_mib": "16384"}, 0),
+            ({"vgpus": "1", "gpu:heads": "1", "gpu:memory_mib": "2048"}, 0),
+            ({"vgpus": "1", "gpu:heads": "1"}, 8),
+        ):
+            with self.subTest(specs):
+                self.assertEqual(count, fit.most_free(vgpus_asked(**specs), divided))
+
+
+class StrandedTest(unittest.TestCase):
+    def test_table(self) -> None:
+        for vcpus, memory, free, reserved, part in (
+            (16, 65536, 4, Reserved(4, 16384), None),
+            (15, 65536, 4, Reserved(4, 16384), "15 vCPUs would be left, and 4 free GPUs need 4"),
+            (16, 65535, 4, Reserved(4, 16384), "65535 MiB of memory would be left"),
+            (15, 65535, 3, Reserved(4, 16384), None),
+            (-3.5, 0, 0, Reserved(4, 16384), None),
+            (-3.5, 0, 1, Reserved(4, 0), "0 vCPUs"),
+            (0, 0, 8, Reserved(), None),
+        ):
+            with self.subTest(vcpus=vcpus, memory=memory, free=free):
+                reason = fit.stranded(vcpus, memory, free, reserved)
+                self.assertEqual(part is None, reason is None, reason)
+                self.assertIn(part or "", reason or "")
+
+
+BOARD = GroupStats("10de:2330", "hopper", "pci", 8, partitions=(1, 2, 4, 8))
+
+
+class SetsTest(unittest.TestCase):
+    def test_hosts_with_a_free_set_come_first(self) -> None:
+        vgpus_asked = whole({"gpus": "4"})
+        free = (((-1, -1, -1, -1, 6),),)
+        with_set, without, unknown = (
+            rank.rank(
+                vgpus_asked,
+                Report(HostStats("QEMU", (BOARD,)), free, free_partitions=sets),
+                Distribution.PACK,
+            )
+            for sets in ((((1, 6), (4, 1)),), (((1, 6), (2, 2)),), None)
+        )
+        self.assertEqual([0, 1, 1], [each[0] for each in (with_set, without, unknown)])
+
+
+class NearTest(unittest.TestCase):
+    def ranked(self, specs: dict[str, str], *near: tuple[int, ...] | None) -> list[rank.Rank]:
+        """Of hosts that are equal but for what is beside their GPUs"""
+        vgpus_asked = whole(specs)
+        host = HostStats("QEMU", (GroupStats("10de:25b6", "ampere", "pci", 4),))
+        free = (((-1, 0, -1, -1, 4),),)
+        return [
+            rank.rank(vgpus_asked, Report(host, free, near=each and (each,)), Distribution.PACK)
+            for each in near
+        ]
+
+    def test_the_nearest_first(self) -> None:
+        specs = {"gpus": "2", "gpu:near": "nic"}
+        hosts = ((2, 4, 0, 0), (1, 4, 0, 0), (0, 4, 0, 0), (0, 1, 0, 0), (0, 0, 2, 4))
+        found = self.ranked(specs, *hosts, None, (0, 0))
+        self.assertEqual(sorted(found), found)
+        self.assertEqual(5, len(set(found)))
+        self.assertEqual(1, len(set(found[4:])))

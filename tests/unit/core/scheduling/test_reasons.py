@@ -37,11 +37,8 @@ class ShortageTest(unittest.TestCase):
             asked = whole({"gpus": count})
             with self.subTest(count=count, offers=offers):
                 reason = reasons.shortage(asked, asked.groups[0], offers)
-                if expected is None:
-                    self.assertIsNone(reason)
-                else:
-                    assert reason
-                    self.assertIn(expected, reason.log_text)
+                self.assertEqual(expected is None, reason is None)
+                self.assertIn(expected or "", reason.log_text if reason else "")
 
     def test_a_host_that_was_asked_for(self) -> None:
         asked = whole({"gpus": "2"})
@@ -60,23 +57,17 @@ class ShortageTest(unittest.TestCase):
         self.assertEqual("the requested host has no GPUs", reason.log_text)
 
     def test_what_the_user_is_told_of_it(self) -> None:
-        asked = whole({"gpus": "2", "gpu_arch": "fermi"})
-        for offers, expected in (
-            (
-                [Offer(8, 0, 7)] * 9,
-                "2 GPUs (architecture fermi) asked for, at most 1 free in one host",
-            ),
-            ([Offer(8, 0, 8)], "2 GPUs (architecture fermi) asked for, none free"),
+        asked, one = whole({"gpus": "2", "gpu_arch": "fermi"}), whole({"gpus": "1"})
+        fermi = "2 GPUs (architecture fermi) asked for"
+        for request_, offers, expected in (
+            (asked, [Offer(8, 0, 7)] * 9, f"{fermi}, at most 1 free in one host"),
+            (asked, [Offer(8, 0, 8)], f"{fermi}, none free"),
+            (one, [Offer(8, 0, 8)], "1 GPU asked for, none free"),
         ):
-            with self.subTest(offers=offers):
-                reason = reasons.shortage(asked, asked.groups[0], offers)
-                assert reason
-                self.assertEqual(expected, reason.user_text)
-                self.assertIn("in use", reason.log_text)
-        one = whole({"gpus": "1"})
-        reason = reasons.shortage(one, one.groups[0], [Offer(8, 0, 8)])
-        assert reason
-        self.assertEqual("1 GPU asked for, none free", reason.user_text)
+            reason = reasons.shortage(request_, request_.groups[0], offers)
+            assert reason
+            self.assertEqual(expected, reason.user_text)
+            self.assertIn("in use", reason.log_text)
         for reason in (
             reasons.too_few(one, 4, 2),
             reasons.too_many_to_count(one, one.groups[0], 80),
@@ -85,39 +76,24 @@ class ShortageTest(unittest.TestCase):
             self.assertNotRegex(reason.user_text, "[28]")
 
     def test_traits_that_no_gpu_has(self) -> None:
-        known = {"CUSTOM_GPU_ARCH_FERMI", "CUSTOM_GPU"}
+        fermi, vulkan, x = "CUSTOM_GPU_ARCH_FERMI", "HW_GPU_API_VULKAN", "CUSTOM_GPU_ARCH_X"
         for traits, unmet, expected in (
+            ({x: "required"}, [x], f"GPUs with {x}; there are: fermi"),
+            ({vulkan: "required"}, [vulkan], f"no host has GPUs with {vulkan}"),
+            ({fermi: "forbidden"}, [fermi], f"GPUs without {fermi}: all of them have it"),
             (
-                {"CUSTOM_GPU_ARCH_X": "required"},
-                ["CUSTOM_GPU_ARCH_X"],
-                "GPUs with CUSTOM_GPU_ARCH_X; there are: fermi",
-            ),
-            (
-                {"HW_GPU_API_VULKAN": "required"},
-                ["HW_GPU_API_VULKAN"],
-                "no host has GPUs with HW_GPU_API_VULKAN",
-            ),
-            (
-                {"CUSTOM_GPU_ARCH_FERMI": "forbidden"},
-                ["CUSTOM_GPU_ARCH_FERMI"],
-                "no host has GPUs without CUSTOM_GPU_ARCH_FERMI: all of them have it",
-            ),
-            (
-                {"CUSTOM_GPU_ARCH_FERMI": "required", "HW_GPU_API_VULKAN": "required"},
+                {fermi: "required", vulkan: "required"},
                 [],
-                "GPUs (CUSTOM_GPU_ARCH_FERMI, HW_GPU_API_VULKAN): there are GPUs for each",
+                f"GPUs ({fermi}, {vulkan}): there are GPUs for each",
             ),
         ):
             with self.subTest(traits=traits):
                 asked = whole({"gpus": "2"} | {f"trait:{each}": traits[each] for each in traits})
-                reason = reasons.nowhere(asked, asked.groups[0], unmet, known)
+                reason = reasons.nowhere(asked, asked.groups[0], unmet, {fermi, "CUSTOM_GPU"})
                 self.assertIn(expected, reason.log_text)
-
-    def test_those_that_are_given_otherwise(self) -> None:
-        asked = vgpus(**{"vgpus": "1", "gpu:model": "A16"})
-        reason = reasons.nowhere(
-            asked, asked.groups[0], ["CUSTOM_GPU_MODEL_A16"], {"CUSTOM_GPU_MODEL_A16"}
-        )
+        # Those that are given otherwise
+        model, asked = "CUSTOM_GPU_MODEL_A16", vgpus(**{"vgpus": "1", "gpu:model": "A16"})
+        reason = reasons.nowhere(asked, asked.groups[0], [model], {model})
         self.assertEqual(
             "no host has vGPUs with gpu:model a16: those are given whole", reason.log_text
         )

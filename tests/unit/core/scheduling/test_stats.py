@@ -49,32 +49,26 @@ class StatsTest(unittest.TestCase):
         divided = stats.Divided(3, 2, free, ((1024, 4), (None, None)))
         report = stats.Report(stats.HostStats("QEMU", ()), (), divided=divided)
         self.assertEqual((3, 0, 2), (report.cards, report.free_gpus, report.free_cards))
-        text = stats.dumps(report)
-        self.assertEqual(report, stats.loads(text))
-        fields = json.loads(text)
-        vgpus = [["nvidia-63", "GRID P4-1Q", 9], ["nvidia-64", None, 0]]
+        self.assertEqual(report, stats.loads(stats.dumps(report)))
+        fields = json.loads(stats.dumps(report))
         facts = [[1024, 4], [None, None]]
-        self.assertEqual({"total": 3, "free": 2, "vgpus": vgpus, "facts": facts}, fields["divided"])
-        more = {**fields["divided"], "facts": [[*each, "more"] for each in facts]}
-        self.assertEqual(divided, stats.loads(json.dumps({**fields, "divided": more})).divided)
-        del more["facts"]
-        older = stats.loads(json.dumps({**fields, "divided": more})).divided
-        self.assertEqual(stats.Divided(3, 2, free), older)
+        told = {"total": 3, "free": 2, "vgpus": list(map(list, free)), "facts": facts}
+        self.assertEqual(told, fields["divided"])
+
+        def read(**changes: Any) -> stats.Divided | None:
+            return stats.loads(json.dumps({**fields, "divided": {**told, **changes}})).divided
+
+        self.assertEqual(divided, read(facts=[[*each, "more"] for each in facts]))
+        del told["facts"]
+        self.assertEqual(stats.Divided(3, 2, free), read())
         for wrong in (
-            {"total": -1},
-            {"free": "2"},
-            {"vgpus": [[1, "a", 2]]},
-            {"vgpus": [["a", "b"]]},
-            {"vgpus": [["a", 3, 2]]},
-            {"vgpus": None},
-            {"facts": [[1024, 4]]},
-            {"facts": [[1024, 4], [-1, None]]},
-            {"facts": [[1024, 4], ["1", None]]},
-            {"facts": [[1024], [None]]},
-            {"facts": None},
+            *({"total": -1}, {"free": "2"}),
+            *({"vgpus": vgpus} for vgpus in ([[1, "a", 2]], [["a", "b"]], [["a", 3, 2]], None)),
+            *({"facts": [[1024, 4], *more]} for more in ([], [[-1, None]], [["1", None]])),
+            *({"facts": facts} for facts in ([[1024], [None]], None)),
         ):
             with self.subTest(wrong=wrong), self.assertRaises(exception.InvalidStats):
-                stats.loads(json.dumps({**fields, "divided": {**fields["divided"], **wrong}}))
+                read(**wrong)
 
     def test_what_is_beside_free_gpus(self) -> None:
         host = stats.HostStats("LXC", (FERMI,))
@@ -116,50 +110,32 @@ class StatsTest(unittest.TestCase):
         self.assertEqual((FERMI,), stats.loads(json.dumps(more | {"more": []})).host.groups)
 
     def test_what_cannot_be_read_is_refused(self) -> None:
+        """More of it by tests/unit/fuzz/test_records.py"""
+        whole = SECOND | {"groups": [GROUP]}
         for fields in (
-            None,
-            [],
-            {},
+            *(None, [], {}, SECOND),
             {"v": 3, "hypervisor": "LXC", "groups": []},
             SECOND | {"hypervisor": None, "groups": []},
-            SECOND,
-            SECOND | {"groups": None},
-            SECOND | {"groups": ["x"]},
+            *(SECOND | {"groups": groups} for groups in (None, ["x"])),
+            *(SECOND | {"groups": [GROUP | {"total": total}]} for total in ("8", -1, True)),
+            *(SECOND | {"groups": [GROUP | {"memory_mib": size}]} for size in ("5301", -1, [])),
             *(
                 SECOND | {"groups": [GROUP | damage]}
-                for damage in (
-                    {"total": "8"},
-                    {"total": -1},
-                    {"total": True},
-                    {"architecture": 4},
-                    {"product": None},
-                    {"model": []},
-                    {"memory_mib": "5301"},
-                    {"memory_mib": -1},
-                    {"memory_mib": []},
-                    {"architecture": False},
-                    {"islands": None},
-                    {"islands": {"numa": 4}},
-                    {"islands": {"numa": 4, "nvlink": "8"}},
-                )
+                for damage in ({"architecture": False}, {"product": None}, {"model": []})
+            ),
+            *(
+                SECOND | {"groups": [GROUP | {"islands": islands}]}
+                for islands in (None, {"numa": 4}, {"numa": 4, "nvlink": "8"})
+            ),
+            *(whole | {"free": free} for free in ([], None, [[4]], [[[0, 0, 4]]])),
+            *(whole | {"free": [[[low, 0, 0, 0, n]]]} for low, n in ((-2, 4), (0, -4), (0, "4"))),
+            *(
+                whole | {"reserved_per_free_gpu": reserved}
+                for reserved in ({"vcpus": 2}, {"vcpus": 2, "memory_mib": -1}, 2)
             ),
         ):
             with self.subTest(fields=fields), self.assertRaises(exception.InvalidStats):
                 stats.loads(json.dumps(fields))
-        for damage in (
-            {"free": []},
-            {"free": None},
-            {"free": [[4]]},
-            {"free": [[[0, 0, 4]]]},
-            {"free": [[[-2, 0, 0, 0, 4]]]},
-            {"free": [[[0, 0, 0, 0, -4]]]},
-            {"free": [[[0, 0, 0, 0, "4"]]]},
-            {"reserved_per_free_gpu": {"vcpus": 2}},
-            {"reserved_per_free_gpu": {"vcpus": 2, "memory_mib": -1}},
-            {"reserved_per_free_gpu": 2},
-        ):
-            with self.subTest(damage=damage), self.assertRaises(exception.InvalidStats):
-                stats.loads(json.dumps(SECOND | {"groups": [GROUP]} | damage))
         for text in ("", "{", "nonsense"):
             with self.subTest(text=text), self.assertRaises(exception.InvalidStats):
                 stats.loads(text)

@@ -1,12 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import dataclasses
+import itertools
+import random
 import unittest
 import uuid
+from collections.abc import Mapping, Sequence
 
 from nova_gpu.core import exception
-from nova_gpu.core.model import PciAddress
-from nova_gpu.core.vgpu import vgpu
+from nova_gpu.core.model import GPU, PciAddress, Product
+from nova_gpu.core.vgpu import vgpu, vgpu_capacity
+from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, Slot, VGPUType
+from nova_gpu.core.vgpu.vgpu_capacity import Order, Room, choose
+from nova_gpu.core.vgpu.vgpu_group import SharedCard
+from tests.fixtures.bases import fuzz
 
 CARD = PciAddress.parse("0000:3b:00.0")
 
@@ -26,23 +34,13 @@ class SlotTest(unittest.TestCase):
         self.assertIsNone(vgpu.Slot(CARD, "nvidia-35", 999_999_999).device)
 
     def test_nothing_else_is_one(self) -> None:
+        made = "4b20d080-1b54-4048-85b3-a6a62d165c01"
+        numbers = ("1000000000", "", "00", "-1", "1/2", "٣", made.upper(), made.replace("-", ""))
+        nil = "00000000-0000-0000-0000-000000000001"
         for text in (
-            "0000:3b:00.0/nvidia-35/1000000000",
-            "0000:3b:00.0/nvidia-35/00000000-0000-0000-0000-000000000001",
-            "0000:3b:00.0/nvidia-35/4B20D080-1b54-4048-85b3-a6a62d165c01",
-            "0000:3b:00.0/nvidia-35/4b20d0801b54404885b3a6a62d165c01",
-            "",
-            "0000:3b:00.0",
-            "0000:3b:00.0/nvidia-35",
-            "0000:3b:00.0/nvidia-35/",
-            "0000:3b:00.0/nvidia-35/00",
-            "0000:3b:00.0/nvidia-35/-1",
-            "0000:3b:00.0/nvidia-35/1/2",
-            "0000:3b:00.0/nvidia-35/٣",
-            "0000:3B:00.0/nvidia-35/0",
-            "0000:3b:00.0/../0",
-            "0000:3b:00.0//0",
-            "3b:00.0/nvidia-35/0",
+            *(f"{CARD}/nvidia-35/{number}" for number in (*numbers, nil)),
+            *("", f"{CARD}", f"{CARD}/nvidia-35", f"{CARD}/../0", f"{CARD}//0"),
+            *("0000:3B:00.0/nvidia-35/0", "3b:00.0/nvidia-35/0"),
         ):
             with self.subTest(text), self.assertRaises(exception.InvalidValue):
                 vgpu.Slot.parse(text)
@@ -83,3 +81,308 @@ class SlotNumberTest(unittest.TestCase):
         self.assertEqual(len(known), len(set(known)))
         self.assertIsNone(vgpu.slot_number(1, 100))
         self.assertIsNone(vgpu.slot_number(10_000, 0))
+
+
+FUNCTIONS = [PciAddress(0, 0x3B, index >> 3, index & 7) for index in range(4, 10)]
+
+L40S = {
+    f"nvidia-{number}": VGPUType(f"nvidia-{number}", memory_mib=gib * 1024)
+    for number, gib in ((1147, 1), (1152, 8), (1155, 24), (1156, 48))
+}
+H200_MIG = {
+    f"nvidia-{number}": VGPUType(f"nvidia-{number}", memory_mib=gib * 1024, slices=slices)
+    for number, gib, slices in ((1414, 18, 1), (1417, 35, 1), (1421, 141, 7))
+}
+
+
+def mediated(
+    types: Mapping[str, VGPUType], available: Mapping[str, int], made: Mapping[str, int]
+) -> DividedCard:
+    return DividedCard(types, {CARD: Parent(Kind.MEDIATED, available, made)})
+
+
+def profiled(types: Mapping[str, VGPUType], creatable: list[str], *made: str) -> DividedCard:
+    """A card of six functions, the first of which have the types *made*"""
+    parents = {}
+    for function, type_id in zip(FUNCTIONS, [*made, *[""] * 6], strict=False):
+        listed = {} if type_id else dict.fromkeys(creatable, 1)
+        parents[function] = Parent(Kind.TYPED, listed, {type_id: 1} if type_id else {})
+    return DividedCard(types, parents)
+
+
+def slot(type_id: str, number: int = 0, parent: PciAddress = CARD) -> Slot:
+    return Slot(parent, type_id, number)
+
+
+class MixedSizesTest(unittest.TestCase):
+    def test_beside_another_size(self) -> None:
+        """L40S by its own numbers for vGPUs of several sizes, as NVML's placements have them"""
+        types = {
+            f"{gib}C": VGPUType(f"{gib}C", memory_mib=gib * 1024, per_card=most)
+            for gib, most in ((16, 2), (8, 4), (4, 8))
+        }
+        for made, free in (((), [2, 4, 8]), (("16C",), [1, 2, 4])):
+            card = profiled(types, list(types), *made)
+            parents = {**card.parents}
+            for number in range(len(made), 12):
+                function = PciAddress(0, 0x3B, number >> 3, number & 7)
+                parents.setdefault(function, Parent(Kind.TYPED, dict.fromkeys(types, 1), {}))
+            card = dataclasses.replace(card, parents=parents)
+            self.assertEqual(free, [vgpu_capacity.room(card, t).free for t in types])
+
+
+class GPUInstancesTest(unittest.TestCase):
+    """Four 1g.24gb of an RTX PRO 6000, which vGPUs share by time"""
+
+    def test_one_size_in_each(self) -> None:
+        types = {
+            f"{gib}Q": VGPUType(
+                *(f"{gib}Q", None, gib * 1024),
+                per_card=96 // gib,
+                profile=47,
+                per_instance=24 // gib,
+            )
+            for gib in (3, 6, 12, 24)
+        }
+        functions = [PciAddress(0, 0x41, index >> 3, index & 7) for index in range(4, 60)]
+        for where, free in (
+            ([], [32, 16, 8, 4]),
+            ([1], [31, 12, 6, 3]),
+            ([1] * 8, [24, 12, 6, 3]),
+            ([1, 1, 2], [29, 8, 4, 2]),
+            ([None], [31, 15, 7, 3]),  # its place is unknown
+        ):
+            empty = Parent(Kind.TYPED, dict.fromkeys(types, 1), {})
+            parents = dict.fromkeys(functions, empty)
+            for function, instance in zip(functions, where, strict=False):
+                parents[function] = Parent(Kind.TYPED, {}, {"3Q": 1}, gpu_instance=instance)
+            card = DividedCard(types, parents)
+            self.assertEqual(free, [vgpu_capacity.room(card, t).free for t in types], where)
+
+
+class MediatedTest(unittest.TestCase):
+    def test_more_than_there_can_be(self) -> None:
+        for per_card, total in ((4096, 4096), (4097, 3), (999_999_999, 3)):
+            types = {"nvidia-63": VGPUType("nvidia-63", per_card=per_card)}
+            card = mediated(types, {"nvidia-63": 3}, {})
+            self.assertEqual(Room(total, 0, 3), vgpu_capacity.room(card, "nvidia-63"))
+        shared = {"a": VGPUType("a", memory_mib=999_999_999), "b": VGPUType("b", memory_mib=1)}
+        self.assertEqual(Room(2, 0, 2), vgpu_capacity.room(mediated(shared, {"b": 2}, {}), "b"))
+
+
+class ProfilesTest(unittest.TestCase):
+    def test_one_function_is_one_vgpu(self) -> None:
+        card = DividedCard(L40S, {FUNCTIONS[0]: Parent(Kind.TYPED, dict.fromkeys(L40S, 1), {})})
+        self.assertEqual(Room(1, 0, 1), vgpu_capacity.room(card, "nvidia-1147"))
+
+    def test_slices_of_a_mig_card_bind_where_memory_does_not(self) -> None:
+        types = {**H200_MIG, "nvidia-1": VGPUType("nvidia-1", memory_mib=1024, slices=4)}
+        card = profiled(types, list(types))
+        self.assertEqual(6, vgpu_capacity.room(card, "nvidia-1414").free)  # of seven, six functions
+        self.assertEqual(4, vgpu_capacity.room(card, "nvidia-1417").free)
+        self.assertEqual(1, vgpu_capacity.room(card, "nvidia-1").free)
+
+    def test_sizes_mixed_on_a_card_that_can(self) -> None:
+        card = profiled(L40S, ["nvidia-1152", "nvidia-1155"], "nvidia-1155")
+        self.assertEqual(3, vgpu_capacity.room(card, "nvidia-1152").free)
+        self.assertEqual(1, vgpu_capacity.room(card, "nvidia-1155").free)
+
+    def test_one_more_where_the_driver_says_so_and_no_more_is_known(self) -> None:
+        """After a restart all that is listed may be the one type that the card has"""
+        types = {"nvidia-1152": L40S["nvidia-1152"]}
+        card = profiled(types, ["nvidia-1152"], "nvidia-1152")
+        self.assertEqual(1, vgpu_capacity.room(card, "nvidia-1152").free)
+        card = profiled({"nvidia-7": VGPUType("nvidia-7")}, ["nvidia-7"])
+        self.assertEqual(1, vgpu_capacity.room(card, "nvidia-7").free)
+
+
+@dataclasses.dataclass
+class Driver:
+    """A card's driver: what it lets be made, and what it says about that."""
+
+    types: Mapping[str, VGPUType]
+    memory_mib: int
+    functions: list[PciAddress]
+    alike: bool  # all vGPUs of a card must be of one type
+    made: dict[Slot, None]
+
+    def can_make(self, place: Slot) -> bool:
+        used = sum(self._size(each.type_id) for each in self.made)
+        if self.alike and any(each.type_id != place.type_id for each in self.made):
+            return False
+        if len(self.functions) > 1 and any(each.parent == place.parent for each in self.made):
+            return False
+        return place not in self.made and used + self._size(place.type_id) <= self.memory_mib
+
+    def says(self) -> DividedCard:
+        parents = {}
+        for function in self.functions:
+            made: dict[str, int] = {}
+            for each in self.made:
+                if each.parent == function:
+                    made[each.type_id] = made.get(each.type_id, 0) + 1
+            available = {each: self._available(function, each) for each in self.types}
+            parents[function] = Parent(Kind.MEDIATED, available, made)
+        return DividedCard(self.types, parents)
+
+    def _available(self, function: PciAddress, type_id: str) -> int:
+        if not self.can_make(Slot(function, type_id, 999)):
+            return 0
+        used = sum(self._size(each.type_id) for each in self.made)
+        room = (self.memory_mib - used) // self._size(type_id)
+        return room if len(self.functions) == 1 else 1
+
+    def _size(self, type_id: str) -> int:
+        return self.types[type_id].memory_mib or 0
+
+
+class BruteForceTest(unittest.TestCase):
+    def test_what_is_free_can_be_made(self) -> None:
+        """Random states of a card: whatever is drawn of what is free, and in whatever order
+        it is made, the driver makes it. And as long as a driver could make something while nothing
+        is promised, something is free."""
+        draw = random.Random(20261121)
+        for _ in range(fuzz.examples(1_000, 10_000)):
+            driver = self._driver(draw)
+            for type_id in driver.types:
+                card = driver.says()
+                could = any(driver.can_make(Slot(each, type_id, 999)) for each in card.parents)
+                taken = list(driver.made)
+                self.assertEqual(could, bool(vgpu_capacity.free_slots(card, type_id, taken)))
+            promised = self._draw_all(draw, driver)
+            draw.shuffle(promised)
+            for place in promised:
+                self.assertTrue(driver.can_make(place), (driver, promised))
+                driver.made[place] = None
+
+    def _draw_all(self, draw: random.Random, driver: Driver) -> list[Slot]:
+        promised: list[Slot] = []
+        for _ in range(draw.randint(0, 6)):
+            type_id = draw.choice(list(driver.types))
+            taken = [*driver.made, *promised]
+            free = vgpu_capacity.free_slots(driver.says(), type_id, taken, promised)
+            known = vgpu_capacity.room(driver.says(), type_id, taken, promised)
+            self.assertGreaterEqual(known.reserved, 0)
+            if free:
+                promised.append(draw.choice(free))
+        return promised
+
+    def _driver(self, draw: random.Random) -> Driver:
+        memory_mib = draw.choice((4, 6, 8, 12)) * 1024
+        types = {}
+        tells = draw.random() < 0.5
+        for number in range(draw.randint(1, 3)):
+            size = memory_mib // draw.choice((1, 2, 3, 4, 6))
+            per_card = memory_mib // size if tells else None
+            types[f"nvidia-{number}"] = VGPUType(f"nvidia-{number}", None, size, per_card=per_card)
+        functions = draw.choice(([CARD], FUNCTIONS, FUNCTIONS[:2]))
+        driver = Driver(types, memory_mib, list(functions), draw.random() < 0.5, {})
+        for _ in range(draw.randint(0, 4)):
+            place = Slot(draw.choice(functions), draw.choice(list(types)), draw.randint(0, 12))
+            if driver.can_make(place):
+                driver.made[place] = None
+        return driver
+
+
+class InstancesTest(unittest.TestCase):
+    """They take nothing from one another, and none is made."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        types = {"1g": VGPUType("1g", per_card=3), "3g": VGPUType("3g", per_card=1)}
+        numbers = {"1g": (900, 1000, 1100), "3g": (100,)}
+        parent = Parent(Kind.INSTANCE, {}, {"1g": 3, "3g": 1}, numbers)
+        self.card = DividedCard(types, {CARD: parent})
+
+    def test_room(self) -> None:
+        taken = [slot("1g", 1000), slot("3g", 100)]
+        self.assertEqual(Room(3, 1, 2), vgpu_capacity.room(self.card, "1g", taken))
+        self.assertEqual(Room(3, 1, 2), vgpu_capacity.room(self.card, "1g", taken, taken))
+        self.assertEqual(Room(1, 1, 0), vgpu_capacity.room(self.card, "3g", taken))
+        self.assertEqual(Room(0, 0, 0), vgpu_capacity.room(self.card, "2g"))
+
+    def test_slots(self) -> None:
+        taken = [slot("1g", 1000)]
+        free = (slot("1g", 900), slot("1g", 1100))
+        self.assertEqual(free, vgpu_capacity.free_slots(self.card, "1g", taken))
+        every = [slot("1g", 900), slot("1g", 1000), slot("1g", 1100), slot("3g", 100)]
+        self.assertEqual(every, vgpu_capacity.all_instances(self.card))
+
+    def test_those_that_share_memory(self) -> None:
+        card = dataclasses.replace(self.card, sharing=frozenset({900, 1000}))
+        self.assertEqual((slot("1g", 1100),), vgpu_capacity.free_slots(card, "1g"))
+        self.assertEqual(Room(3, 1, 1), vgpu_capacity.room(card, "1g", [slot("1g", 1000)]))
+
+    def test_a_card_that_somebody_has_whole(self) -> None:
+        gpu = GPU(CARD, Product("10de", "2335"), class_code=0x030200)
+        left = SharedCard(gpu, self.card).without(frozenset({CARD}))
+        self.assertEqual(Room(3, 0, 0), left.room("1g", (), ()))
+        self.assertEqual((), left.free_slots("1g", (), ()))
+
+
+STATES = fuzz.examples(1_000, 10_000)
+
+
+def cards(*rooms: int) -> dict[PciAddress, list[Slot]]:
+    """Cards on the buses 0, 1, ... with that many free slots"""
+    addresses = [PciAddress(0, bus, 0, 0) for bus in range(len(rooms))]
+    return {
+        address: [Slot(address, "nvidia-35", number) for number in range(room)]
+        for address, room in zip(addresses, rooms, strict=True)
+    }
+
+
+def left(rooms: Sequence[int], count: int, order: Order) -> tuple[int, ...]:
+    """The room of each card after the choice"""
+    chosen = choose(cards(*rooms), count, order)
+    buses = [slot.parent.bus for slot in chosen]
+    return tuple(room - buses.count(bus) for bus, room in enumerate(rooms))
+
+
+class ChoiceTest(unittest.TestCase):
+    def test_more_than_there_is(self) -> None:
+        for count in (4, -1):
+            with self.subTest(count=count), self.assertRaises(ValueError):
+                choose(cards(1, 2), count, Order.DEPTH_FIRST)
+
+
+class ChoiceBruteForceTest(unittest.TestCase):
+    """Against every way to take as many of small hosts."""
+
+    def states(self) -> list[tuple[tuple[int, ...], int]]:
+        draw = random.Random(20261121)
+        states = []
+        for _ in range(STATES):
+            rooms = tuple(draw.randint(0, 3) for _ in range(draw.randint(1, 4)))
+            states.append((rooms, draw.randint(0, sum(rooms))))
+        return states
+
+    def test_depth_first_leaves_the_largest_rooms(self) -> None:
+        for rooms, count in self.states():
+            by_room = sorted(range(len(rooms)), key=lambda card: (rooms[card], card))
+            best = min(
+                _ways(rooms, count),
+                key=lambda way: (
+                    [-room for room in sorted(way, reverse=True)],
+                    [way[card] for card in by_room],
+                ),
+            )
+            self.assertEqual(best, left(rooms, count, Order.DEPTH_FIRST), (rooms, count))
+
+    def test_breadth_first_leaves_rooms_as_even_as_can_be(self) -> None:
+        for rooms, count in self.states():
+            best = min(_ways(rooms, count), key=lambda way: (sorted(way, reverse=True), way))
+            self.assertEqual(best, left(rooms, count, Order.BREADTH_FIRST), (rooms, count))
+
+    def test_one_at_a_time_is_the_same(self) -> None:
+        for rooms, count in self.states()[:500]:
+            for order in Order:
+                whole = choose(cards(*rooms), count, order)
+                for part in range(count):
+                    self.assertEqual(whole[:part], choose(cards(*rooms), part, order))
+
+
+def _ways(rooms: Sequence[int], count: int) -> list[tuple[int, ...]]:
+    """What every way to take *count* leaves"""
+    every = itertools.product(*(range(room + 1) for room in rooms))
+    return [way for way in every if sum(rooms) - sum(way) == count]

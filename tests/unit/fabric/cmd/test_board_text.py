@@ -48,16 +48,6 @@ class FabricTest(base.HostTestCase):
         gpus = looked.find()
         return list(board_text.table(looked.ways.sets, gpus, held))
 
-    def test_modules_and_partitions_of_a_card(self) -> None:
-        self.manager.set_active([3])
-        shown = self.check(0)
-        self.assertIn(
-            "it is module 1 of its board, in the partitions 0 (of 8), 1 (of 4), 3 (of 2, active), "
-            "7 (of 1)\n",
-            shown,
-        )
-        self.assertIn("it is module 5 of its board, in the partitions 0 (of 8), 2 (of 4)", shown)
-
     def test_the_guide(self) -> None:
         """Two instances with a half each, as tests.functional.test_fabric has them"""
         self.manager.set_active([1, 2])
@@ -95,24 +85,3 @@ class FabricTest(base.HostTestCase):
         self.assertIn(fault, self.topology())
         shown = json.loads(self.topology(as_json=True))
         self.assertEqual({None}, {each["partitions"] for each in shown})
-
-    def test_faults_of_the_board(self) -> None:
-        self.manager.says("links 3 16 18", "switch 00000000:05:00.0 33", lost=[0])
-        shown = self.topology()
-        self.assertIn("NVLinks of the NVSwitch 00000000:05:00.0 have failed (ports 33)", shown)
-        self.assertIn("Fabric Manager cannot offer the partitions 0 because of a fault", shown)
-        self.assertIn("partition 1 is degraded: modules 3 lack NVLinks", shown)
-
-    def test_switches_of_a_service_vm(self) -> None:
-        self.host.bind(partitions.SWITCH, "vfio-pci")
-        shown = self.check(1)
-        self.assertIn(f"its NVSwitch {partitions.SWITCH} is bound to vfio-pci: a service VM", shown)
-        self.assertNotIn("it is module", shown)
-        self.assertNotIn("Partitions", self.topology())
-
-    def test_containers_are_not_asked_about(self) -> None:
-        self.virt_type("lxc")
-        self.manager.says("connect -9")
-        self.assertNotIn("Fabric Manager", self.topology())
-        shown = json.loads(self.topology(as_json=True))
-        self.assertEqual({None}, {each["module"] for each in shown})

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 import pathlib
 import subprocess
@@ -14,12 +16,16 @@ from oslotest import base
 
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.sets.partitions import Partition
-from nova_gpu.fabric.host import fabric_manager
-from nova_gpu.fabric.host.fabric_manager import FabricManager, FailedDevice, Refused
+from nova_gpu.fabric.host import fabric_manager, fabric_probe, modules
+from nova_gpu.fabric.host.fabric_manager import FabricManager, Refused
+from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.roots import Roots
-from tests.fixtures import nvfm, processes
+from tests.fixtures import nvfm, partitions, processes
+from tests.fixtures import nvml as machines
+from tests.fixtures.bases.files_failing import ONE, TWO, FailingCallsTestCase, Kind
+from tests.fixtures.bases.recorded import RecordedTestCase
 from tests.fixtures.holding import ControlGroup
-from tests.fixtures.partitions import A100_TWO, H100
+from tests.fixtures.partitions import A100_TWO, H100, MODULES, nvml_cards
 
 
 class FabricTestCase(base.BaseTestCase):
@@ -35,74 +41,17 @@ class FabricTestCase(base.BaseTestCase):
 
 
 class ReadTest(FabricTestCase):
-    def test_the_table(self) -> None:
-        self.assertEqual(H100, self.ours.read().partitions)
-        self.assertEqual((), self.ours.read().unsupported)
-        self.assertEqual((), self.ours.read().failed)
-
-    def test_another_table(self) -> None:
+    def test_tables(self) -> None:
+        self.assertEqual(H100, FabricManager(self.manager.socket, 60).read().partitions)
+        self.manager.restart()
+        fabric = self.ours.read()
+        self.assertEqual((None, H100), (fabric.failed, fabric.partitions))  # it tells no failures
         self.useFixture(nvfm.FabricManager(A100_TWO))
         self.assertEqual(A100_TWO, self.ours.read().partitions)
-
-    def test_by_a_unix_socket(self) -> None:
-        self.assertEqual(H100, FabricManager(self.manager.socket, 60).read().partitions)
-
-    def test_partitions_that_are_lost(self) -> None:
-        self.manager.says("switch 00000000:05:00.0 33", lost=[0, 1, 2])
-        fabric = self.ours.read()
-        self.assertEqual(H100[3:], fabric.partitions)
-        self.assertEqual(H100[:3], fabric.unsupported)
-        self.assertEqual((FailedDevice("00000000:05:00.0", True, (33,)),), fabric.failed)
-
-    def test_partitions_that_are_degraded(self) -> None:
-        self.manager.says("links 3 16 18")
-        degraded = {p.id: set(p.degraded) for p in self.ours.read().partitions if p.degraded}
-        self.assertEqual({0: {3}, 1: {3}, 3: {3}}, degraded)
-
-    def test_failures_that_it_does_not_tell(self) -> None:
-        self.manager.restart()
-        fabric = self.ours.read()
-        self.assertIsNone(fabric.failed)
-        self.assertEqual(H100, fabric.partitions)
-
-
-class LifeTest(FabricTestCase):
-    def test_activated_and_deactivated(self) -> None:
-        self.ours.activate(1)
-        self.ours.activate(5)
-        self.assertEqual({1, 5}, self.manager.active)
-        self.ours.deactivate(1)
-        self.assertEqual({5}, self.manager.active)
-
-    def test_cards_of_another_partition(self) -> None:
-        self.ours.activate(1)
-        for number in (0, 1, 3, 7):
-            self.assertEqual(fabric_manager.IN_USE, self.refused(self.ours.activate, number).code)
-        self.assertEqual({1}, self.manager.active)
-
-    def test_after_its_restart(self) -> None:
-        self.ours.activate(1)
-        self.manager.restart()
-        error = self.refused(self.ours.activate, 2)
-        self.assertEqual(fabric_manager.NOT_CONFIGURED, error.code)
-        self.ours.set_active([1])
-        self.ours.activate(2)
-        self.assertEqual({1, 2}, self.manager.active)
-
-    def test_without_functions_only(self) -> None:
-        self.assertEqual(
-            -3, self.refused(self.ours.activate, 7, [PciAddress.parse("0000:86:00.4")]).code
-        )
 
 
 class VirtualFunctionsTest(FabricTestCase):
     mode = 2
-
-    def test_each_with_its_address(self) -> None:
-        functions = ["0000:86:00.4", "00010000:b8:1f.7"]
-        self.ours.activate(3, [PciAddress.parse(each) for each in functions])
-        self.assertEqual({3}, self.manager.active)
-        self.assertEqual(["3 0000:86:00.4 10000:b8:1f.7"], self.manager.functions())
 
     def test_in_the_order_of_the_partition(self) -> None:
         board = [Partition(3, frozenset((1, 3)), order=(3, 1))]
@@ -113,29 +62,8 @@ class VirtualFunctionsTest(FabricTestCase):
         self.assertEqual(-1, self.refused(self.ours.activate, 3, functions).code)
         self.ours.activate(3, functions[::-1])
 
-    def test_one_for_each_card(self) -> None:
-        function = PciAddress.parse("0000:86:00.4")
-        self.assertEqual(-1, self.refused(self.ours.activate, 3, [function]).code)
-        self.assertEqual(-3, self.refused(self.ours.activate, 3).code)
-        self.assertEqual(set(), self.manager.active)
-
 
 class FaultsTest(FabricTestCase):
-    def said(self, *faults: str) -> str:
-        self.manager.says(*faults)
-        return str(self.refused(self.ours.read))
-
-    def test_what_each_means(self) -> None:
-        for fault, *words in (
-            ("connect -9", "127.0.0.1:6666: it does not answer;", "[gpu]fabric_manager_address"),
-            ("connect -6", "it is of another version than its library"),
-            ("mode 0", "it does not share the NVSwitches between guests; set FABRIC_MODE=1"),
-            ("connect -15", "fmConnect failed with -15"),
-        ):
-            said = self.said(fault)
-            for word in words:
-                self.assertIn(word, said)
-
     def test_hanging(self) -> None:
         self.manager.says("hang")
         error, limit_s = processes.hung(
@@ -238,7 +166,7 @@ class ModeTest(base.BaseTestCase):
             folder.chmod(0o755)
         read = """
 import os, pathlib
-from nova_gpu.fabric.host import fabric_manager
+from nova_gpu.fabric.host import fabric_manager, fabric_probe
 from nova_gpu.host.roots import Roots
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 print(fabric_manager.mode(Roots()))
@@ -258,3 +186,81 @@ print(fabric_manager.mode(Roots()))
         self.assertEqual("None\n", mode())
         group.enter(process.pid)
         self.assertEqual("2\n", mode())
+
+
+class RecordedTest(RecordedTestCase):
+    def test_by_the_library(self) -> None:
+        """The pretended board is a real one, and so many NVLinks has each of its partitions."""
+        self.useFixture(nvfm.AtHand())
+        for record in self.each("partitions"):
+            told = [(number, frozenset(modules)) for number, _, modules in record["partitions"]]
+            self.useFixture(nvfm.FabricManager(Partition(*each) for each in told))
+            read = FabricManager("127.0.0.1:6666", 60.0).read().partitions
+            self.assertEqual(partitions.H100, read)
+            self.assertEqual(partitions.MODULES, record.get("modules", partitions.MODULES))
+            answer = fabric_probe.probe("127.0.0.1:6666", "1000", "partitions")
+            for each, (_, links, _) in zip(answer["partitions"], record["partitions"], strict=True):
+                if links is not None:
+                    self.assertEqual(links, sum(gpu["links"] for gpu in each["gpus"]))
+
+
+KNOWN = {PciAddress.parse(address): module for address, module in MODULES.items()}
+BOARD = frozenset(KNOWN)
+SOME = min(KNOWN)
+
+
+class ModulesTest(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.path = pathlib.Path(self.useFixture(fixtures.TempDir()).path, "gpu-modules.json")
+
+    def test_a_later_release_wrote_more(self) -> None:
+        self.path.write_text(json.dumps({"modules": MODULES, "more": {"is": ["known"]}}))
+        self.assertEqual(KNOWN, modules.completed(self.path, BOARD, {}))
+
+    def test_not_before_all_are_known(self) -> None:
+        modules.keep(self.path, BOARD, {SOME: KNOWN[SOME]})
+        self.assertFalse(self.path.exists())
+
+    def test_void_where_the_cards_are_others(self) -> None:
+        modules.keep(self.path, BOARD, KNOWN)
+        others = BOARD - {SOME} | {PciAddress.parse("0000:e0:00.0")}
+        for board in (others, BOARD - {SOME}):
+            self.assertEqual({}, modules.completed(self.path, board, {}))
+        other = {SOME: 9}  # a card says something else
+        self.assertEqual(other, modules.completed(self.path, BOARD, other))
+        modules.keep(self.path, BOARD, other)
+        self.assertEqual({}, modules.completed(self.path, BOARD, {}))
+
+    def test_what_it_was_not_that_wrote_it(self) -> None:
+        for text in (
+            *("{}", "[]", '{"modules": 3}', '{"modules": {"here": 1}}', "nonsense"),
+            '{"modules": {"0000:86:00.0": 1, "0000:87:00.0": 1}}',
+        ):
+            with self.subTest(text):
+                self.path.write_text(text)
+                board = {PciAddress.parse(a) for a in ("0000:86:00.0", "0000:87:00.0")}
+                self.assertEqual({}, modules.completed(self.path, board, {}))
+
+
+class NvmlTest(base.BaseTestCase):
+    def test_by_the_real_binding(self) -> None:
+        (first, *_, last) = cards = nvml_cards()
+        cards[-1] = dataclasses.replace(last, more={})  # one on no board
+        self.useFixture(machines.Library(*cards))
+        wanted = [PciAddress.parse(card.address) for card in (first, last)]
+        self.assertEqual({wanted[0]: 1}, nvml.modules(wanted, 60))
+
+
+class FailingCallsTest(FailingCallsTestCase):
+    """Each system call on the file fails once, wherever it is made."""
+
+    def test_modules(self) -> None:
+        kind = Kind(
+            lambda at: modules.keep(at / "m", [ONE, TWO], {ONE: 1, TWO: 2}),
+            (lambda at: modules.keep(at / "m", [ONE, TWO], {ONE: 2, TWO: 1}),),
+            lambda at: modules.completed(at / "m", [ONE, TWO], {}),
+            {},  # NVML is asked
+        )
+        self.check_changes({"modules": kind})
+        self.check_reads({"modules": kind})

@@ -67,8 +67,7 @@ class FabricTestCase(base.BaseTestCase):
     def refused(self, instance: objects.Instance, kind: Kind = Kind.MOVE) -> str:
         """Why its guest does not start"""
         raised = self.assertRaises(
-            nova_exception.ComputeResourcesUnavailable,
-            *(self.compute.spawn, instance, kind),
+            nova_exception.ComputeResourcesUnavailable, *(self.compute.spawn, instance, kind)
         )
         return str(raised)
 

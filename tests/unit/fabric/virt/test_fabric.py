@@ -3,17 +3,23 @@
 
 from __future__ import annotations
 
+import shutil
+
 import fixtures
 from nova import objects
+from oslotest import base
 
-from nova_gpu.core.scheduling import stats
+from nova_gpu.core import device
+from nova_gpu.core.model import PciAddress
 from nova_gpu.core.sets import set_traits
+from nova_gpu.core.vgpu.vgpu import DividedCard, VGPUType
+from nova_gpu.fabric.virt.extent import Extent
 from nova_gpu.host import child
 from nova_gpu.virt.lifecycle.start import Kind
-from tests.fixtures import hosts
+from tests.fixtures import hosts, vgpu
 from tests.fixtures.histories import Domain
 from tests.fixtures.partitions import H100, MODULES
-from tests.unit.fabric.virt.base import FabricTestCase
+from tests.unit.fabric.virt.base import HALF_TYPE, WHOLE_TYPE, FabricTestCase, VGPUs, modules
 
 BESIDE = "0000:c1:00.0"
 CARDS = {module: address for address, module in MODULES.items()}
@@ -34,14 +40,6 @@ class LifeTest(FabricTestCase):
         self.assertEqual([{1}] * 4, active)
         self.assertEqual(set(), self.manager.active)
 
-    def test_stopped_guests_keep_theirs(self) -> None:
-        instance = self.boot(4)
-        self.compute.libvirt.domains.clear()
-        self.compute.period()
-        self.assertEqual({1}, self.manager.active)
-        self.compute.spawn(instance, Kind.REBOOT)
-        self.assertEqual({1}, self.manager.active)
-
     def test_cards_that_cannot_be_joined(self) -> None:
         wrong = [(self.provider, CARDS[module]) for module in (1, 2)]
         instance = self.compute.instance({"gpus": "2"}, *wrong)
@@ -57,14 +55,6 @@ class LifeTest(FabricTestCase):
         self.compute.period()
         self.boot(4)
         self.assertEqual({2}, self.manager.active)
-
-    def test_a_manager_of_the_other_mode_offers_nothing(self) -> None:
-        self.manager.says("mode 2")
-        self.refused(self.claim(1))
-        self.compute.period()
-        self.assertEqual({}, self.free())
-        # The eighth is the instance's.
-        self.assertEqual(7, self.compute.tree.data(self.provider).inventory["PGPU"]["reserved"])
 
     def test_the_other_mode_is_read_where_it_runs(self) -> None:
         self.mode(2)
@@ -100,14 +90,6 @@ class LifeTest(FabricTestCase):
         assert told
         self.assertEqual(frozenset({1, 5, 6, 7, 8}), told.taken)
         self.assertEqual({1: 3, 2: 1}, told.room())
-
-    def test_what_the_scheduler_is_told(self) -> None:
-        told = stats.loads(self.compute.gpus.publication.stats() or "")
-        self.assertEqual((1, 2, 4, 8), told.host.groups[0].partitions)
-        self.assertEqual({1: 8, 2: 4, 4: 2, 8: 1}, self.free())
-        self.boot(1)
-        self.compute.period()
-        self.assertEqual({1: 7, 2: 3, 4: 1}, self.free())
 
 
 class FaultsTest(FabricTestCase):
@@ -173,14 +155,6 @@ class FaultsTest(FabricTestCase):
         self.compute.period()
         self.assertEqual(set(), self.manager.active)
 
-    def test_back_before_a_period_has_seen_it(self) -> None:
-        guest, other = self.boot(4), self.claim(4)
-        self.manager.says("connect -9")
-        self.compute.delete(guest)
-        self.manager.says()
-        self.compute.spawn(other)
-        self.assertEqual({2}, self.manager.active)
-
     def test_partitions_that_are_lost(self) -> None:
         guest, stopped = self.boot(4), self.stopped(4)
         self.manager.says("switch 00000000:05:00.0 33", lost=[0, 1, 2])
@@ -227,3 +201,128 @@ class RestartsTest(FabricTestCase):
         self.compute.restart()
         self.compute.period()
         self.assertEqual({1}, self.manager.active)
+
+
+FUNCTIONS = {module: f"{card[:-1]}4" for card, module in MODULES.items()}
+
+
+def joined(number: int, *modules: int) -> str:
+    """What activates a partition with the first function of each card"""
+    return " ".join([str(number), *(FUNCTIONS[module] for module in modules)])
+
+
+class VGPULifeTest(VGPUs, FabricTestCase):
+    """vGPUs that are all of a card each"""
+
+    def test_joined_for_a_guest_and_parted_after_it(self) -> None:
+        four = self.boot(4)
+        self.assertEqual({1}, self.manager.active)
+        two = self.boot(2)
+        self.assertEqual({1, 5}, self.manager.active)
+        self.assertEqual([joined(1, 1, 2, 3, 4), joined(5, 5, 7)], self.manager.functions())
+        self.compute.delete(four)
+        self.assertEqual({5}, self.manager.active)
+        self.compute.delete(two)
+        self.assertEqual(set(), self.manager.active)
+        self.assertEqual({}, self.kernel.made)
+
+    def test_smaller_ones_take_none(self) -> None:
+        half = self.claim_half()
+        self.compute.spawn(half)
+        self.compute.period()
+        self.assertEqual(set(), self.manager.active)
+        self.assertEqual({1: 7, 2: 3, 4: 1}, self.free())
+        (its,) = modules(half)
+        four = self.boot(4)
+        self.assertNotIn(its, modules(four))
+        self.compute.delete(half)
+        self.assertEqual(1, len(self.manager.active))
+
+    def test_a_function_of_a_guest_that_has_gone(self) -> None:
+        """Fabric Manager does not say for which functions a partition is active."""
+        self.manager.set_active([7])
+        instance = self.claim(1)
+        self.assertEqual({1}, modules(instance))
+        self.compute.spawn(instance)
+        self.assertEqual([joined(7, 1)], self.manager.functions())
+
+    def test_a_guest_that_may_run_is_not_parted(self) -> None:
+        instance = self.boot(2)
+        self.at_hand.fails = lambda when: self.assertNotIn("deactivate", when)
+        with self.compute.spawning(instance, Kind.REBOOT):
+            pass
+        self.assertEqual(1, len(self.manager.functions()))
+
+    def test_what_runs_is_not_moved(self) -> None:
+        said = {}
+        for count, instance in ((1, self.boot(1)), (0, self.claim_half())):
+            (slot,) = device.slots(map(device.parse, (r.identifier for r in instance.resources)))
+            said[count] = self.compute.gpus.moves.unmovable(slot) or ""
+        self.assertIn("is all of a card that NVSwitches join for it", said[1])
+        self.assertEqual("", said[0])
+
+    def test_somebody_elses_functions_are_left_alone(self) -> None:
+        guest = self.boot(2)
+        text = self.compute.libvirt.domains.pop(guest.uuid).xml
+        self.compute.instances.clear()
+        shutil.rmtree(self.compute.host.root / "state/gpu-vgpus")
+        begin, end = text.index("<metadata"), text.index("</metadata>")
+        stranger = "0e0dcf62-26ac-4d36-8b7b-1d6a3d5e7b9c"
+        xml = (text[:begin] + text[end + len("</metadata>") :]).replace(guest.uuid, stranger)
+        self.compute.libvirt.domains[stranger] = Domain(stranger, xml)
+        self.compute.restart()
+        self.compute.period()
+        self.assertEqual(1, len(self.manager.active))
+
+
+class VGPUFaultsTest(VGPUs, FabricTestCase):
+    def test_down(self) -> None:
+        stopped, half = self.boot(2), self.claim_half()
+        self.compute.libvirt.domains.clear()
+        self.manager.says("connect -9")
+        self.compute.period()
+        self.assertEqual({}, self.free())
+        whole = self.compute.tree.data(self.provider).inventory["VGPU"]
+        self.assertEqual((8, 6), (whole["total"], whole["reserved"]))
+        self.assertIn("it does not answer", self.refused(stopped, Kind.REBOOT))
+        # What needs no fabric starts
+        self.compute.spawn(half)
+        self.manager.says()
+        self.compute.period()
+        self.compute.spawn(stopped, Kind.REBOOT)
+        self.assertEqual(1, len(self.manager.active))
+
+    def test_a_manager_of_the_other_mode(self) -> None:
+        self.manager.mode = 1
+        self.manager.says()
+        instance = self.claim(1)
+        self.assertIn("does not share the NVSwitches", self.refused(instance))
+        self.compute.delete(instance)
+        self.compute.period()
+        self.assertEqual({}, self.free())
+        self.assertIn("runs with FABRIC_MODE=1, in which it joins no vGPUs", self.log.output)
+        self.assertNotIn(HALF_TYPE, self.log.output.partition("joins no vGPUs")[2])
+
+
+class ExtentTest(base.BaseTestCase):
+    """What is all of a card"""
+
+    def test_functions(self) -> None:
+        host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
+        host.add_gpu("0000:86:00.0", "10de", "2330", totalvfs=2)
+        (function, _) = vgpu.add_functions(host, "0000:86:00.0", 2)
+        card = PciAddress.parse("0000:86:00.0")
+        types = [VGPUType(WHOLE_TYPE, memory_mib=81920), VGPUType(HALF_TYPE, memory_mib=40960)]
+        types.append(VGPUType("nvidia-1414", memory_mib=81920, slices=7))
+        extent = Extent(host.roots)
+        extent.look_at_parts(card, DividedCard({each.id: each for each in types}, {}))
+        for text, expected in (
+            (f"{function}/{WHOLE_TYPE}/0", card),
+            (f"{function}/{HALF_TYPE}/0", None),
+            (f"{function}/nvidia-1414/0", None),
+            (f"{card}/{WHOLE_TYPE}/0", None),  # at no virtual function
+            (f"0000:01:00.4/{WHOLE_TYPE}/0", None),
+            (function, PciAddress.parse(function)),
+        ):
+            self.assertEqual(expected, extent.card(device.parse(text)), text)
+        self.assertEqual(card, extent.physical(PciAddress.parse(function)))

@@ -4,13 +4,10 @@
 from __future__ import annotations
 
 import itertools
-import os
-import random
 from collections.abc import Callable, Collection
 from typing import Any
 
 import fixtures
-from nova import exception as nova_exception
 from nova import objects
 
 from nova_gpu.core.sets.partitions import Partition
@@ -34,69 +31,6 @@ def crash_at(number: int) -> Callable[[str], None]:
             raise Crash(when)
 
     return fails
-
-
-class CrashTest(FabricTestCase):
-    """The service ends before or after any call, while anything is under way."""
-
-    crashes_seen = 0
-
-    def truths(self) -> None:
-        """Guests have what they compute on, and nothing else is joined"""
-        wanted = set()
-        for instance in self.compute.instances.values():
-            if instance.uuid in self.compute.libvirt.domains:
-                wanted.add(partition(modules(instance)).id)
-        self.assertEqual(wanted, self.manager.active)
-
-    def test_any_history(self) -> None:
-        for seed in range(int(os.environ.get(fuzz.EXAMPLES, 8))):
-            with self.subTest(seed):
-                self.at_hand.fails = crash_at(random.Random(seed).randrange(1, 40))
-                self.history(random.Random(seed))
-        self.assertGreater(self.crashes_seen, 1)
-
-    def history(self, rng: random.Random) -> None:
-        for _ in range(rng.randrange(3, 9)):
-            try:
-                self.step(rng)
-            except (Crash, nova_exception.ComputeResourcesUnavailable):
-                self.crashed()
-        self.at_hand.fails = lambda when: None
-        self.compute.period()
-        self.truths()
-        for instance in [*self.compute.instances.values()]:
-            self.compute.delete(instance)
-        self.compute.period()
-        self.assertEqual(set(), self.manager.active)
-
-    def step(self, rng: random.Random) -> None:
-        here = [*self.compute.instances.values()]
-        what = rng.choice(["boot", "boot", "delete", "period", "manager", "service"])
-        if what == "boot":
-            count = rng.choice([1, 1, 2, 4, 8])
-            if self.free().get(count):
-                self.boot(count)
-        elif what == "delete" and here:
-            self.compute.delete(rng.choice(here))
-        elif what == "manager":
-            self.manager.restart()
-        elif what == "service":
-            self.compute.restart()
-        self.compute.period()
-
-    def crashed(self) -> None:
-        """Nova deletes what was being built; the service starts anew"""
-        self.crashes_seen += 1
-        for uuid in [*self.compute.instances]:
-            if uuid not in self.compute.libvirt.domains:
-                del self.compute.instances[uuid]
-        for uuid in [*self.compute.libvirt.domains]:
-            if uuid not in self.compute.instances:
-                del self.compute.libvirt.domains[uuid]
-        self.compute.restart()
-        self.compute.period()
-        self.truths()
 
 
 class CrashPointsTest(FabricTestCase):
@@ -288,7 +222,11 @@ class Domains(dict[str, Domain]):
 class VGPUCrashPointsTest(VGPUs, CrashPointsTest):
     """The same with vGPUs that are all of a card each"""
 
-    ROADS = (CrashPointsTest.boots_where_one_was_not_parted, CrashPointsTest.is_started_again)
+    ROADS = (
+        CrashPointsTest.boots_where_one_was_not_parted,
+        CrashPointsTest.is_started_again,
+        CrashPointsTest.fabric_manager_restarts,
+    )
     LEAST = 30
 
     def setUp(self) -> None:

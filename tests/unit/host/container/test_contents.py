@@ -47,54 +47,27 @@ class ContentsTestCase(HostTestCase):
 
 
 class TestBuiltIn(ContentsTestCase):
-    def test_nvidia(self) -> None:
-        self.two_nvidia_cards()
-        self.assertEqual(
-            values.GuestContents(nodes=(*NVIDIA_SHARED[:2], "/dev/nvidia1", "/dev/nvidiactl")),
-            self.contents(card(ONE)),
-        )
-
     def test_two_cards_in_any_order(self) -> None:
         self.two_nvidia_cards()
         both = self.contents(card(ONE), card(TWO))
-        self.assertEqual({"/dev/nvidia0", "/dev/nvidia1", *NVIDIA_SHARED}, set(both.nodes))
-        self.assertEqual(5, len(both.nodes))
+        self.assertEqual(
+            sorted({"/dev/nvidia0", "/dev/nvidia1", *NVIDIA_SHARED}), sorted(both.nodes)
+        )
         self.assertEqual(both, self.contents(card(TWO), card(ONE)))
 
-    def test_amd_and_intel(self) -> None:
-        self.host.add_gpu(ONE, "1002", "74a1")
-        self.host.add_gpu(TWO, "8086", "0bd5")
-        self.assertEqual(
-            ("/dev/dri/card1", "/dev/dri/renderD129", "/dev/kfd"),
-            self.contents(card(ONE, "amdgpu")).nodes,
-        )
-        self.assertEqual(
-            ("/dev/dri/card2", "/dev/dri/renderD130"), self.contents(card(TWO, "xe")).nodes
-        )
-
-    def test_no_cards(self) -> None:
-        self.assertEqual(values.GuestContents(), self.contents())
-
     def test_what_may_be_absent(self) -> None:
-        self.host.add_gpu(ONE, "10de", "2335", minor=0, mig=[(1, 0)])
-        self.node("nvidia-uvm-tools").unlink()
-        for path in self.node("nvidia-caps").iterdir():
+        self.host.add_gpu(ONE, "10de", "2335", minor=1, mig=[(1, 0)])
+        for path in (self.node("nvidia-uvm-tools"), *self.node("nvidia-caps").iterdir()):
             path.unlink()
         self.assertEqual(
-            ("/dev/nvidia-uvm", "/dev/nvidia0", "/dev/nvidiactl"), self.contents(card(ONE)).nodes
+            ("/dev/nvidia-uvm", "/dev/nvidia1", "/dev/nvidiactl"), self.contents(card(ONE)).nodes
         )
-
-    def test_what_may_not_be_absent(self) -> None:
-        self.two_nvidia_cards()
         for name in ("nvidia1", "nvidiactl", "nvidia-uvm"):
             self.node(name).rename(self.root / "away")
             error = self.assertRaises(exception.DeviceNodeMissing, self.contents, card(ONE))
             self.assertEqual((ONE, f"/dev/{name}"), (error.address, error.path))
             (self.root / "away").rename(self.node(name))
-        self.contents(card(ONE))
-
-    def test_a_card_without_nodes(self) -> None:
-        self.host.add_gpu(ONE, "10de", "2335", driver="vfio-pci")
+        self.host.bind(ONE, "vfio-pci")
         error = self.assertRaises(exception.DeviceNodeMissing, self.contents, card(ONE, "vfio-pci"))
         self.assertIn(ONE, str(error))
         self.assertIn("vfio-pci", str(error))
@@ -135,12 +108,6 @@ class TestNodes(CDITestCase):
         own = ("/dev/nvidia1", "/dev/dri/card1", "/dev/dri/renderD129")
         self.assertEqual({*own, *NVIDIA_SHARED}, set(self.given(ONE).nodes))
 
-    def test_several_cards(self) -> None:
-        given = set(self.given(ONE, TWO).nodes)
-        self.assertLessEqual(
-            {"/dev/nvidia0", "/dev/nvidia1", "/dev/dri/card0", "/dev/dri/card1"}, given
-        )
-
     def test_nothing_of_another_card_nor_of_all(self) -> None:
         dropped = (
             *("/dev/nvidia0", "/dev/dri/card0", "/dev/dri/by-path/pci-0000:88:00.0-card"),
@@ -168,18 +135,11 @@ class TestNodes(CDITestCase):
 
     def test_modeset_where_it_is_asked_for(self) -> None:
         self.assertNotIn(nodes.MODESET, self.given(ONE).nodes)
-        self.assertIn(nodes.MODESET, self.given(ONE, more=[nodes.MODESET]).nodes)
-        self.assertNotIn("/dev/nvidia0", self.given(ONE, more=[nodes.MODESET]).nodes)
+        more = self.given(ONE, more=[nodes.MODESET]).nodes
+        self.assertEqual((True, False), (nodes.MODESET in more, "/dev/nvidia0" in more))
         self.edits["deviceNodes"] = [{"path": "/dev/nvidiactl"}]
-        self.assertNotIn(nodes.MODESET, self.given(ONE, more=[nodes.MODESET]).nodes)
-
-    def test_what_is_not_there_is_not_given(self) -> None:
-        self.node("nvidia-modeset").unlink()
-        self.assertNotIn(nodes.MODESET, self.given(ONE, more=[nodes.MODESET]).nodes)
-
-    def test_a_specification_without_uvm(self) -> None:
-        self.edits["deviceNodes"] = [{"path": "/dev/nvidiactl"}]
-        self.assertIn("/dev/nvidia-uvm", self.given(ONE).nodes)
+        more = self.given(ONE, more=[nodes.MODESET]).nodes
+        self.assertEqual((False, True), (nodes.MODESET in more, "/dev/nvidia-uvm" in more))
 
     def test_what_libvirt_cannot_give(self) -> None:
         for node in (
@@ -210,26 +170,8 @@ class TestNodes(CDITestCase):
             self.assertEqual(used, given.mounts != ())
             inside.unlink()
 
-    def test_amd_by_its_own_specification(self) -> None:
-        address = "0000:c1:00.0"
-        self.host.add_gpu(address, "1002", "74a1")
-        document = fake.amd([1])
-        document["containerEdits"] = {"env": ["ROCR_VISIBLE_DEVICES=0"]}
-        fake.save(self.host.roots.cdi_spec_dirs[0] / "amd.json", document)
-        given = self.contents(card(address, "amdgpu"))
-        self.assertEqual(("/dev/dri/card1", "/dev/dri/renderD129", "/dev/kfd"), given.nodes)
-        self.assertEqual((("ROCR_VISIBLE_DEVICES", "0"),), given.env)
-
 
 class TestFiles(CDITestCase):
-    def test_libraries_in_one_folder(self) -> None:
-        folder = pathlib.Path(self.targets()["/usr/lib/nova-gpu"])
-        self.assertEqual(self.root / "state", folder.parent)
-        library = folder / f"libcuda.so.{fake.VERSION}"
-        self.assertEqual(library, (folder / "libcuda.so").resolve())
-        self.assertTrue((folder / "libnvidia-ml.so.1").exists())
-        self.assertTrue((folder / "libGLX_indirect.so.0").exists())
-
     def test_other_files_where_any_image_can_have_them(self) -> None:
         targets = self.targets()
         self.assertEqual(
@@ -248,20 +190,15 @@ class TestFiles(CDITestCase):
         self.assertIn("libnvcuvid.so.570", os.listdir(targets["/usr/lib/nova-gpu"]))
 
     def test_a_folder(self) -> None:
-        path = self.add_mount("/opt/tools/x", source="opt/tools/x").parent
+        path = self.add_mount("/opt/tools/x").parent
         self.edits["mounts"][-1] = {"hostPath": str(path), "containerPath": "/opt/tools"}
         self.assertEqual(str(path), self.targets()["/opt/tools"])
 
     def test_a_link_is_followed_once(self) -> None:
-        path = self.add_mount("/usr/bin/nvidia-debugdump")
+        path = self.add_mount("/usr/bin/tool")
         link = path.with_name("link")
         link.symlink_to(path)
         self.edits["mounts"][-1]["hostPath"] = str(link)
-        self.assertEqual(str(path), self.targets()["/usr/bin/nvidia-debugdump"])
-
-    def test_the_last_of_two_on_one_target(self) -> None:
-        self.add_mount("/usr/bin/tool", source="first")
-        path = self.add_mount("/usr/bin/tool", source="second")
         self.assertEqual(str(path), self.targets()["/usr/bin/tool"])
 
     def test_targets_that_are_refused(self) -> None:
@@ -286,22 +223,14 @@ class TestFiles(CDITestCase):
         self.edits["mounts"].append(
             {"hostPath": f"{self.driver}/socket", "containerPath": "/usr/bin/socket"}
         )
+        if not UID:  # only root can give files away
+            os.chown(self.add_mount("/usr/bin/foreign"), 1, 1)
         self.assertEqual(expected, self.targets())
-        self.assertIn("0666", self.log.output)
-        self.assertIn("a way to the host", self.log.output)
+        for said in ("0666", "a way to the host", *(["uid 1"] if not UID else [])):
+            self.assertIn(said, self.log.output)
 
-    def test_sources_of_another_owner(self) -> None:
-        if UID:
-            self.skipTest("only root can give files away")
-        expected = self.targets()
-        os.chown(self.add_mount("/usr/bin/evil"), 1, 1)
-        self.assertEqual(expected, self.targets())
-        self.assertIn("uid 1", self.log.output)
-
-    def test_a_specification_of_another_owner(self) -> None:
+    def test_specifications_that_are_refused(self) -> None:
         self.assertNotUsed("uid", owner_uid=UID + 1)
-
-    def test_a_specification_of_a_newer_major_version(self) -> None:
         self.document["cdiVersion"] = "2.0.0"
         self.assertNotUsed("newer major version")
 
@@ -309,13 +238,6 @@ class TestFiles(CDITestCase):
         other = {"cdiVersion": "2.0.0", "devices": [{"path": "/dev/nvidia11"}]}
         fake.save(self.host.roots.cdi_spec_dirs[0] / "other.json", other)
         self.assertTrue(self.given(ONE).mounts)
-
-    def test_a_specification_of_a_newer_minor_version(self) -> None:
-        expected = self.given(ONE)
-        self.document["cdiVersion"] = "1.2.0"
-        self.edits["later"] = [{"path": "/usr/bin/later"}]
-        self.edits["mounts"][0]["later"] = True
-        self.assertEqual(expected, self.given(ONE))
 
     def assertNotUsed(self, reason: str, owner_uid: int = UID) -> None:
         """No guest starts without the driver's files; its user is told so, the operator why."""
@@ -338,39 +260,16 @@ class TestFiles(CDITestCase):
         self.assertIn(f"libcuda.so.{fake.VERSION}: No such file", reason)
         self.assertIn("write that file again", reason)
 
-    def test_libraries_of_another_driver_than_the_one_that_is_loaded(self) -> None:
-        """The packages were upgraded, and the host was not booted."""
-        self.assertTrue(self.given(ONE).mounts)
-        self.assertIsNone(contents.obstacle(card(ONE), self.host.roots, "nvidia", UID))
-        folder = self.host.roots.proc / "driver/nvidia"
-        folder.mkdir(parents=True, exist_ok=True)
-        line = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Tue Jan  7\n"
-        for version, said in ((fake.VERSION, None), ("999.1", "and the kernel has loaded 999.1")):
-            (folder / "version").write_text(line.format(version))
-            reason = contents.obstacle(card(ONE), self.host.roots, "nvidia", UID)
-            self.assertIn(said or "None", str(reason))
-
 
 class TestEnv(CDITestCase):
-    def test_with_the_libraries(self) -> None:
-        self.assertEqual(
-            (
-                ("LD_LIBRARY_PATH", "/usr/lib/nova-gpu"),
-                ("NVIDIA_CTK_LIBCUDA_DIR", fake.LIBDIR),
-                ("NVIDIA_VISIBLE_DEVICES", "void"),
-            ),
-            self.given(ONE, TWO).env,
-        )
-
-    def test_after_the_specifications_own_path(self) -> None:
+    def test_with_the_libraries_after_the_specifications_own_path(self) -> None:
+        own = ("LD_LIBRARY_PATH", "/usr/lib/nova-gpu")
+        more = (("NVIDIA_CTK_LIBCUDA_DIR", fake.LIBDIR), ("NVIDIA_VISIBLE_DEVICES", "void"))
+        self.assertEqual((own, *more), self.given(ONE, TWO).env)
         self.edits["env"] = ["LD_LIBRARY_PATH=/opt/lib", "A=1", "A=2"]
         self.assertEqual(
             (("A", "2"), ("LD_LIBRARY_PATH", "/opt/lib:/usr/lib/nova-gpu")), self.given(ONE).env
         )
-
-    def test_no_libraries_no_path(self) -> None:
-        self.edits["mounts"] = []
-        self.assertNotIn("LD_LIBRARY_PATH", dict(self.given(ONE).env))
 
 
 class TestInstances(ContentsTestCase):
@@ -423,37 +322,13 @@ class TestInstances(ContentsTestCase):
         devices.append({"name": "all", "containerEdits": {"deviceNodes": every}})
         fake.save(self.host.roots.cdi_spec_dirs[1] / "nvidia.yaml", self.document)
 
-    def test_the_device_that_describes_it(self) -> None:
-        self.described(("0:0", 0, 9), ("0:1", 0, 10), ("1:0", 1, 9))
-        given = self.instance(ONE, 1000)
+    def test_the_device_that_describes_it_or_its_card(self) -> None:
+        """Of the latter it has the driver's files."""
+        every = [("0:0", 0, 9), ("0:1", 0, 10), ("1:0", 1, 9)]
         own = {"/dev/nvidia0", *self.caps(0, 10), *NVIDIA_SHARED}
-        self.assertEqual(own, set(given.nodes))
-        self.assertIn(("NAME", "0:1"), given.env)
-        self.assertIn(("LD_LIBRARY_PATH", libraries.TARGET), given.env)
-
-    def test_one_that_describes_its_card_for_the_drivers_files(self) -> None:
-        self.described(("0:0", 0, 9))
-        given = self.instance(ONE, 1000)
-        own = {"/dev/nvidia0", *self.caps(0, 10), *NVIDIA_SHARED}
-        self.assertEqual(own, set(given.nodes))
-        self.assertIn(("LD_LIBRARY_PATH", libraries.TARGET), given.env)
-
-    def obstacles(self) -> dict[int, str | None]:
-        """By the slot's number, of one card's instances"""
-        slots = {number: Slot.parse(f"{ONE}/1g.18gb/{number}") for number in (900, 1000)}
-        roots = self.host.roots
-        return {n: contents.obstacle(slot, roots, "nvidia", UID) for n, slot in slots.items()}
-
-    def test_files_that_one_of_them_lacks(self) -> None:
-        self.described(("0:0", 0, 9), ("0:1", 0, 10))
-        self.assertEqual({900: None, 1000: None}, self.obstacles())
-        gone = {"hostPath": str(self.driver / "gone"), "containerPath": "/usr/bin/gone"}
-        self.document["devices"][0]["containerEdits"]["mounts"] = [gone]
-        fake.save(self.host.roots.cdi_spec_dirs[1] / "nvidia.yaml", self.document)
-        found = self.obstacles()
-        self.assertIn("gone: No such file", found.pop(900) or "")
-        self.assertEqual({1000: None}, found)
-        self.document["cdiVersion"] = "2.0.0"
-        fake.save(self.host.roots.cdi_spec_dirs[1] / "nvidia.yaml", self.document)
-        for reason in self.obstacles().values():
-            self.assertIn("newer major version", reason or "")
+        for described, name in ((every, "0:1"), (every[:1], "0:0")):
+            self.described(*described)
+            given = self.instance(ONE, 1000)
+            self.assertEqual(own, set(given.nodes))
+            self.assertEqual(name == "0:1", ("NAME", "0:1") in given.env)
+            self.assertIn(("LD_LIBRARY_PATH", libraries.TARGET), given.env)

@@ -37,7 +37,13 @@ class RangesTest(base.BaseTestCase):
 class MayBeLeftTest(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.roots = Roots(proc=pathlib.Path(self.useFixture(fixtures.TempDir()).path))
+        self.root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        self.set_up("proc")
+
+    def set_up(self, name: str) -> None:
+        """Have a container that runs"""
+        self.roots = Roots(proc=self.root / name)
+        self.roots.proc.mkdir()
         self.process(1, 0, "systemd", 0)
         self.process(700, 1, "libvirt_lxc", 0)
         self.process(701, 700, "init", 1_000_000)
@@ -57,34 +63,36 @@ class MayBeLeftTest(base.BaseTestCase):
         self.process(801, 1, "of_the_next_range", 1_065_536)
         self.assertMayBeLeft(False)
 
-    def test_what_is_outside_of_all(self) -> None:
-        self.process(702, 1, "python3", 1_001_000)
-        self.assertMayBeLeft(True)
-
-    def test_parents_in_a_ring(self) -> None:
-        """A process may end and its number be given away while it is read."""
-        self.process(702, 703, "python3", 1_001_000)
-        self.process(703, 702, "python3", 1_001_000)
-        self.assertMayBeLeft(True)
-
-    def test_ended_meanwhile(self) -> None:
-        (self.roots.proc / "900").mkdir()
+    def test_who_may_be_one(self) -> None:
+        """Outside of all containers; parents in a ring, as a process may end and its number be
+        given away while it is read; with the name of libvirt's controller, which any user can give
+        to a process; and what cannot be read"""
+        python, libvirt = ("python3", 1_001_000), ("libvirt_lxc", 1_000_000)
+        for number, processes in enumerate(
+            (
+                [(702, 1, *python)],
+                [(702, 703, *python), (703, 702, *python)],
+                [(900, 1, *libvirt), (901, 900, *python)],
+            )
+        ):
+            with self.subTest(processes):
+                self.set_up(f"{number}")
+                for process in processes:
+                    self.process(*process)
+                self.assertMayBeLeft(True)
+        self.set_up("unread")
+        (self.roots.proc / "900").mkdir()  # ended meanwhile
         self.assertMayBeLeft(False)
-
-    def test_what_cannot_be_read_may_be_one(self) -> None:
-        (self.roots.proc / "900/status").mkdir(parents=True)
+        (self.roots.proc / "900/status").mkdir()
         self.assertMayBeLeft(True)
+
+    def test_without_maps_nothing_tells(self) -> None:
+        self.assertTrue(guest_processes.may_be_left(self.roots, []))
 
     def test_others_are_hidden(self) -> None:
         (self.roots.proc / "1/status").unlink()
         (self.roots.proc / "1").rmdir()
         (self.roots.proc / "self").symlink_to("700")
-        self.assertMayBeLeft(True)
-
-    def test_with_the_name_of_libvirts_controller(self) -> None:
-        """Any user can give it to a process."""
-        self.process(900, 1, "libvirt_lxc", 1_000_000)
-        self.process(901, 900, "python3", 1_001_000)
         self.assertMayBeLeft(True)
 
     def test_in_the_group_of_a_container(self) -> None:
@@ -95,9 +103,6 @@ class MayBeLeftTest(base.BaseTestCase):
         self.assertMayBeLeft(False)
         group.write_text("4:devices:/machine/lxc-600-instance-00000001.libvirt-lxc\n")
         self.assertMayBeLeft(True)
-
-    def test_without_maps_nothing_tells(self) -> None:
-        self.assertTrue(guest_processes.may_be_left(self.roots, []))
 
 
 class EndTest(HostTestCase):
@@ -142,12 +147,6 @@ class EndTest(HostTestCase):
         if not holding.can_mount():
             self.skipTest(holding.NO_MOUNT)
         self.assertEnds(self.hold(holding.received(self.root / "x")))
-
-    def test_in_the_table_of_a_thread(self) -> None:
-        self.assertEnds(self.hold(holding.IN_A_THREAD))
-
-    def test_after_the_main_thread_has_ended(self) -> None:
-        self.assertEnds(self.hold(holding.WITHOUT_MAIN_THREAD, wait=False))
 
     def test_what_has_it_nowhere_that_the_kernel_shows(self) -> None:
         """It is not ended, because other programs may use the same user ids."""

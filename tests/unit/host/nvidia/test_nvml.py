@@ -4,15 +4,17 @@
 from __future__ import annotations
 
 import dataclasses
-import json
+import subprocess
+import sys
 from collections.abc import Mapping
-from typing import Any
 
 from nova_gpu.core import model
-from nova_gpu.core.model import MIGInstance
-from nova_gpu.host.nvidia import nvml
-from tests.fixtures import nvidia, processes
+from nova_gpu.core.health_verdict import NvmlHealth
+from nova_gpu.core.model import MIGInstance, PciAddress
+from nova_gpu.core.vgpu.vgpu import VGPUType
+from nova_gpu.host.nvidia import nvml, nvml_vgpus
 from tests.fixtures import nvml as machines
+from tests.fixtures import processes
 from tests.fixtures.bases.nvml import FIRST, SECOND, THIRD, NvmlTestCase, cards, changed
 
 
@@ -59,19 +61,6 @@ class TestMachines(NvmlTestCase):
         self.library.say(*machine, fabric_version="1")
         self.assertEqual({(3, 18)}, circle(nvml.query(60)))
 
-    def test_mig(self) -> None:
-        (card,) = self.query(*machines.a100_mig()).values()
-        self.assertEqual(
-            (
-                MIGInstance(1, 0, "3g.20gb", 19968, 3, "MIG-0-1-0"),
-                MIGInstance(9, 0, "1g.5gb", 4864, 1, "MIG-0-9-0"),
-                MIGInstance(10, 0, "1g.5gb", 4864, 1, "MIG-0-10-0"),
-            ),
-            card.mig,
-        )
-        facts = self.query(*machines.h100_mig())
-        self.assertEqual([7], [len(card.mig) for card in facts.values() if card.mig is not None])
-
 
 class TestOneBadAnswer(NvmlTestCase):
     """It costs one fact of one card."""
@@ -95,47 +84,21 @@ class TestOneBadAnswer(NvmlTestCase):
         told = nvml.query(60)[FIRST]
         self.assertEqual({(7, 16)}, {(len(told.links), link.width) for link in told.links})
 
-    def test_of_the_probe(self) -> None:
-        good = {
-            "address": "00000000:19:00.0", "name": "NVIDIA H200", "architecture": 9,
-            "memory": 2**30, "compute_capability": [9, 0], "uuid": "GPU-1", "nvlinks": [],
-            "mig": None,
-        }  # fmt: skip
-        expected = nvml.NvmlFacts("H200", "hopper", 1024, (9, 0), "GPU-1")
-        unknown: dict[str, tuple[Any, dict[str, Any]]] = {
-            "memory": (1.5, {"memory_mib": None}),
-            "compute_capability": ([1e999, 0], {"compute_capability": None}),
-            "name": (5, {"name": None}),
-            "uuid": ({}, {"uuid": None}),
-            "mig": (3, {}),
-            "nvlinks": ([[[]]], {"links": ()}),
-            "architecture": ([], {"architecture": None}),
-        }
-        for field, (value, wanted) in unknown.items():
-            other = {**good, "address": "00000000:3B:00.0", field: value}
-            output = json.dumps({"gpus": [good, other, {"address": 7}, None]}).encode()
-            facts = nvml._parse(output)
-            self.assertEqual({FIRST, SECOND}, set(facts))
-            self.assertEqual(expected, facts[FIRST])
-            self.assertEqual(dataclasses.replace(expected, **wanted), facts[SECOND])
-            self.assertIn(f"Cannot parse NVML's {field} of GPU {SECOND}", self.log.output)
-
 
 class TestQuery(NvmlTestCase):
-    def assertNothing(self, *why: str) -> None:
-        self.assertEqual({}, nvml.query(60))
-        for words in why:
+    def test_no_answer(self) -> None:
+        for init, words in (
+            ("!9", "nvmlInit: Driver Not Loaded"),
+            ("abort", "the probe ended with -6: no message"),
+        ):
+            self.library.say(init=init)
+            self.assertEqual({}, nvml.query(60))
             self.assertIn(words, self.log.output)
-        self.assertEqual(1, self.log.output.count("NVML does not answer about"))
-
-    def test_facts(self) -> None:
-        facts = nvml.query(60)
-        self.assertEqual([FIRST, SECOND, THIRD], sorted(facts))
-        first = facts[FIRST]
-        self.assertEqual(("H200", "hopper"), (first.name, first.architecture))
-        self.assertEqual((143771, (9, 0)), (first.memory_mib, first.compute_capability))
-        self.assertEqual(nvidia.gpu_uuid(str(FIRST)), first.uuid)
-        self.assertEqual("", self.log.output)
+        self.binding("raise ImportError('No module named pynvml')")
+        self.assertEqual({}, nvml.query(60))
+        for words in ("nvidia-ml-py cannot be imported", "install nova-gpu[nvml]"):
+            self.assertIn(words, self.log.output)
+        self.assertEqual(3, self.log.output.count("NVML does not answer about"))
 
     def test_links_are_direct_ones_and_those_through_a_common_switch(self) -> None:
         links = {
@@ -152,25 +115,9 @@ class TestQuery(NvmlTestCase):
         self.assertEqual(expected, nvml.query(60))
         self.assertEqual("", self.log.output)
 
-    def test_no_binding(self) -> None:
-        self.binding("raise ImportError('No module named pynvml')")
-        self.assertNothing("nvidia-ml-py cannot be imported", "install nova-gpu[nvml]")
-
-    def test_no_driver(self) -> None:
-        self.library.say(init="!9")
-        self.assertNothing("nvmlInit: Driver Not Loaded")
-
-    def test_library_that_breaks(self) -> None:
-        self.library.say(init="abort")
-        self.assertNothing("the probe ended with -6: no message")
-
     def test_answer_that_is_none(self) -> None:
-        for source in (
-            "import os; print('[]', flush=True); os._exit(0)",
-            "import os; print('driver says hello', flush=True); os._exit(0)",
-            'import os; print(\'{"gpus": [{"address": "here"}]}\', flush=True); os._exit(0)',
-        ):
-            self.binding(source)
+        for printed in ("[]", "driver says hello", '{"gpus": [{"address": "here"}]}'):
+            self.binding(f"import os; print({printed!r}, flush=True); os._exit(0)")
             self.assertEqual({}, nvml.query(60))
         log = self.log.output
         self.assertEqual(2, log.count("cannot be understood"))
@@ -218,3 +165,141 @@ class TestMIG(NvmlTestCase):
     def test_one_that_goes_meanwhile(self) -> None:
         self.divided("mig.2.compute_instance")
         self.assertEqual(["1/0", "10/0"], [each.index for each in nvml.query(60)[FIRST].mig or ()])
+
+
+class TypesTest(NvmlTestCase):
+    def types(self, *cards: machines.Card) -> dict[str, VGPUType]:
+        """Of the first card"""
+        self.library.say(*cards)
+        addresses = [PciAddress.parse(card.address) for card in cards]
+        return dict(nvml_vgpus.parse(nvml_vgpus.ask(addresses, 60)).get(addresses[0], {}))
+
+    def most(self, *cards: machines.Card) -> dict[str, int | None]:
+        return {
+            each.name or "": each.per_card for each in self.types(*cards).values() if each.per_card
+        }
+
+    def test_shared_by_time(self) -> None:
+        types = self.types(*machines.l40s())
+        self.assertEqual(
+            VGPUType("nvidia-1147", "NVIDIA L40S-1Q", 1024, 4, (5120, 2880), 32),
+            types["nvidia-1147"],
+        )
+        self.assertEqual(4, len(types))
+        most = {each.name: each.per_guest for each in types.values()}
+        named = {"NVIDIA L40S-1B": 1, "NVIDIA L40S-24Q": 16}
+        self.assertEqual(named, {name: n for name, n in most.items() if n is not None})
+
+    def test_of_several_sizes(self) -> None:
+        """As many as there are placements for, whose numbers are made up here"""
+        card, _ = machines.l40s()
+        places = {1147: " ".join(map(str, range(0, 48, 3))), 1155: "0", 1156: "!3"}
+        more = {f"vgpu.{number}.placements": text for number, text in places.items()}
+        for mixed, most in (("1", [16, 1, 1]), ("0", [32, 2, 1])):
+            types = self.types(dataclasses.replace(card, more={"mixed": mixed, **more}))
+            self.assertEqual(most, [types[f"nvidia-{number}"].per_card for number in places])
+
+    def test_by_gpu_instances(self) -> None:
+        small, large = "NVIDIA H200X-1-18C", "NVIDIA H200X-3-71C"
+        self.assertEqual({small: 7}, self.most(*machines.h200_vgpu({19: 7})))
+        self.assertEqual({small: 4, large: 1}, self.most(*machines.h200_vgpu({9: 1, 19: 4})))
+        self.assertEqual({}, self.most(*machines.h200_vgpu({})))
+
+    def test_several_on_one_gpu_instance(self) -> None:
+        most = self.most(*machines.rtx_pro_6000(4))
+        name = "NVIDIA RTX Pro 6000 Blackwell DC-1"
+        self.assertEqual({f"{name}-2Q": 48, f"{name}-3Q": 32, f"{name}-24Q": 4}, most)
+        self.assertEqual(8, self.most(*machines.rtx_pro_6000(1))[f"{name}-3Q"])
+
+    def test_none(self) -> None:
+        """Of a card that is not in MIG mode, and where NVML does not answer"""
+        (card,) = machines.h200_vgpu({})
+        self.assertEqual({}, self.most(dataclasses.replace(card, mig=None)))
+        self.library.say(init="!9")
+        answer = nvml_vgpus.ask([PciAddress.parse("0000:0a:00.0")], 60)
+        self.assertEqual({}, nvml_vgpus.parse(answer))
+        self.assertIn("nvmlInit: Driver Not Loaded", self.log.output)
+
+    def test_who_may_not_count_them(self) -> None:
+        (card,) = machines.h200_vgpu({19: 4})
+        refused = dataclasses.replace(card, more={"instances.19": machines.NO_PERMISSION})
+        self.assertEqual(7, self.most(refused)["NVIDIA H200X-1-18C"])
+
+
+FABRIC = f"3 0 0 {'0' * 32}"
+
+TODAY, OLD, LOST, OTHER = (PciAddress.parse(f"0000:{bus}:00.0") for bus in ("19", "3b", "4c", "5d"))
+
+
+def machine() -> list[machines.Card]:
+    """A card of today, one that retires pages and knows no more, one that is lost"""
+    today, old, lost = (
+        machines.Card(str(each), "NVIDIA H200", 9, 1024, "9.0") for each in (TODAY, OLD, LOST)
+    )
+    told = {"ecc.1.0": "2", "ecc.1.1": "40", "remapped": "1 2 1 0", "field.230": "1"}
+    return [
+        dataclasses.replace(today, fabric=FABRIC, more=told | {"utilization": "97 10"}),
+        dataclasses.replace(old, more={"retirement_pending": "1"}),
+        dataclasses.replace(lost, more={"pci": machines.LOST}),
+    ]
+
+
+class TestHealth(NvmlTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.library.say(*machine())
+
+    def ask(self, *addresses: PciAddress) -> Mapping[PciAddress, NvmlHealth]:
+        return nvml.health(addresses, 60)
+
+    def test_what_each_card_knows(self) -> None:
+        """An older binding knows no recovery action."""
+        for action in (1, None):
+            told = self.ask(TODAY, OLD, LOST, OTHER)
+            self.assertEqual("", self.log.output)
+            self.assertEqual("Not Found", told[OTHER].refused)
+            today = NvmlHealth(False, 2, None, True, False, action, 3, 0, fabric_health=0)
+            self.assertEqual(today, told[TODAY])
+            self.assertEqual(NvmlHealth(retirement_pending=True), told[OLD])
+            self.assertEqual(NvmlHealth(lost=True, refused="GPU is lost"), told[LOST])
+            self.binding(machines.older_binding())
+
+    def test_the_fabric(self) -> None:
+        for told, state, status in (("1 0 0 0", 1, 0), ("3 999 0 0", 3, 999), ("0 0 0 0", 0, 0)):
+            today = dataclasses.replace(machine()[0], fabric=told)
+            self.library.say(today)
+            found = self.ask(TODAY)[TODAY]
+            self.assertEqual((state, status), (found.fabric_state, found.fabric_status))
+        self.library.say(dataclasses.replace(today, fabric="3 0 0 0 16"))
+        self.assertEqual(16, self.ask(TODAY)[TODAY].fabric_health)
+        # What is in MIG mode needs none.
+        self.library.say(dataclasses.replace(today, fabric="1 0 0 0", mig=()))
+        self.assertIsNone(self.ask(TODAY)[TODAY].fabric_state)
+
+    def test_nobody_asks_while_an_earlier_probe_hangs(self) -> None:
+        hanging = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
+        self.addCleanup(hanging.kill)
+        self.addCleanup(nvml._hanging.clear)
+        nvml._hanging.append(hanging)
+        self.assertEqual({}, self.ask(TODAY))
+        self.assertIn(f"an earlier probe (pid {hanging.pid}) still hangs", self.log.output)
+        hanging.kill()
+        hanging.wait()
+        self.assertIn(TODAY, self.ask(TODAY))
+
+    def test_what_the_driver_keeps_for_itself_is_not_used(self) -> None:
+        """As on an idle H100 with driver 580: 480 MiB are reserved, and nvidia-smi says 0 MiB."""
+        idle = dataclasses.replace(machine()[0], more={"memory": f"{81559 << 20} 0 {480 << 20}"})
+        self.library.say(idle)
+        self.assertEqual(nvml.Usage(None, 0, 81559 << 20), nvml.usage([TODAY], 60)[TODAY])
+        self.binding(machines.older_binding())
+        self.assertEqual(nvml.Usage(None, 480 << 20, 81559 << 20), nvml.usage([TODAY], 60)[TODAY])
+
+    def test_usage(self) -> None:
+        told = nvml.usage([TODAY, OLD, OTHER], 60)
+        self.assertEqual(nvml.Usage(97, 1 << 20, 1 << 30), told[TODAY])
+        self.assertEqual({TODAY: told[TODAY], OLD: nvml.Usage(None, 1 << 20, 1 << 30)}, told)
+        self.assertEqual({}, nvml.usage([], 60))
+        self.binding("raise SystemExit('down')")
+        self.assertEqual({}, nvml.usage([TODAY], 60))
+        self.assertIn("NVML does not answer about", self.log.output)

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import shutil
 import unittest
 
 from nova_gpu.core import exception, model
 from nova_gpu.core.topology import topology
-from nova_gpu.host.pci import direct_links
-from tests.fixtures import cards
+from nova_gpu.host import nodes
+from nova_gpu.host.pci import direct_links, kfd
+from tests.fixtures import cards, hosts
 from tests.fixtures.bases.host import HostTestCase
+from tests.fixtures.nodes import Nodes
 
 A, B, C, D = (f"0000:{bus:02x}:00.0" for bus in (0x04, 0x05, 0x88, 0x89))
 
@@ -42,12 +45,13 @@ class WithLinksTest(unittest.TestCase):
         return [numbers.index(number) for number in numbers]
 
     def test_what_is_said(self) -> None:
-        self.assertEqual([0, 1, 2], self.circles())
-        self.assertEqual([0, 0, 2], self.circles(f"{A} {B}"))
-        self.assertEqual([0, 0, 0], self.circles(f"{A} {B} {C}"))
-
-    def test_a_card_that_is_not_there(self) -> None:
-        self.assertEqual([0, 1, 2], self.circles(f"{A} {D}"))
+        for lines, circles in (
+            ((), [0, 1, 2]),
+            ((f"{A} {B}",), [0, 0, 2]),
+            ((f"{A} {B} {C}",), [0, 0, 0]),
+            ((f"{A} {D}",), [0, 1, 2]),  # D is not there
+        ):
+            self.assertEqual(circles, self.circles(*lines))
 
     def test_what_the_driver_knows_comes_first(self) -> None:
         gpus = [cards.placed(A, 0, [B]), cards.placed(B, 0, [A]), cards.placed(C)]
@@ -73,12 +77,6 @@ class TestLinks(HostTestCase):
             {card: [peer for peer in FOUR if peer != card] for card in FOUR}, self.links()
         )
 
-    def test_pcie_is_no_link(self) -> None:
-        self.host.add_xgmi(FOUR[:3])
-        for path in self.nodes.glob("1/io_links/*/properties"):
-            path.write_text(path.read_text().replace("type 11", "type 2"))
-        self.assertEqual({FOUR[1]: [FOUR[0], FOUR[2]], FOUR[2]: FOUR[:2]}, self.links())
-
     def test_parts_of_a_split_card_are_one(self) -> None:
         self.host.add_xgmi(FOUR[:3])
         properties = self.nodes / "2/properties"  # becomes a second part of the first card
@@ -86,24 +84,61 @@ class TestLinks(HostTestCase):
         properties.write_text(f"simd_count 304\nlocation_id {split}\ndomain 0\n")
         self.assertEqual({FOUR[0]: [FOUR[2]], FOUR[2]: [FOUR[0]]}, self.links())
 
-    def test_parts_that_are_numbered_as_functions_are_one(self) -> None:
-        """As some releases number them: tests/recorded/kfd.yaml"""
-        self.host.add_xgmi(FOUR[:3])
-        for node, location, serial in ((1, 0x0300, 7), (2, 0x0301, 7), (3, 0x4300, 8)):
-            properties = self.nodes / f"{node}/properties"
-            properties.write_text(
-                f"simd_count 152\nlocation_id {location}\ndomain 0\nunique_id {serial}\n"
-            )
-        self.assertEqual({FOUR[0]: [FOUR[2]], FOUR[2]: [FOUR[0]]}, self.links())
-
     def test_functions_of_one_slot_are_cards_of_their_own(self) -> None:
         self.host.add_xgmi(["0000:03:00.0", "0000:03:00.1"])
         self.assertEqual(["0000:03:00.0", "0000:03:00.1"], sorted(self.links()))
-
-    def test_unreadable_node_has_no_links(self) -> None:
-        self.host.add_xgmi(FOUR[:3])
-        (self.nodes / "1/properties").unlink()
-        self.assertEqual({FOUR[1]: [FOUR[2]], FOUR[2]: [FOUR[1]]}, self.links())
-
-    def test_no_kfd(self) -> None:
+        (self.nodes / "1/properties").unlink()  # a node that cannot be read has none
         self.assertEqual({}, direct_links.of_xgmi(self.host.roots.sysfs))
+
+
+SPLIT, OTHER = "0000:03:00.0", "0000:83:00.0"
+
+
+class PartitionsTest(HostTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.host = hosts.build("amd-intel", self.root / "amd-intel", Nodes.FILES)
+        self.own = {each: self.nodes(each) for each in (SPLIT, OTHER)}
+
+    def nodes(self, address: str) -> tuple[str, ...]:
+        return nodes.own_nodes(self.gpu_at(address), self.host.roots)
+
+    def obstacle(self, address: str) -> str | None:
+        return kfd.obstacle(model.PciAddress.parse(address), self.host.roots)
+
+    def test_the_nodes_of_all_parts(self) -> None:
+        for in_function in (True, False):
+            for dot in (False, True):
+                shutil.rmtree(self.host.roots.sysfs / "class/kfd", ignore_errors=True)
+                shutil.rmtree(self.host.roots.sysfs / "devices/platform", ignore_errors=True)
+                self.host.split(SPLIT, 8, "CPX", in_function=in_function, dot=dot)
+                self.host.split(OTHER, 2, "DPX", in_function=in_function, dot=dot)
+                of_first, of_second = self.nodes(SPLIT), self.nodes(OTHER)
+                self.assertEqual(16, len(of_first))
+                self.assertEqual(8, sum("renderD" in node for node in of_first))
+                self.assertEqual(4, len(of_second))
+                self.assertEqual(set(), {*of_first} & {*of_second})
+                self.assertLess({*self.own[SPLIT]}, {*of_first})
+                self.assertIsNone(self.obstacle(SPLIT))
+                self.assertIsNone(self.obstacle(OTHER))
+
+    def test_all_are_seen_as_the_cards_own(self) -> None:
+        self.host.split(SPLIT, 8, "CPX")
+        for node in self.nodes(SPLIT):
+            self.assertTrue(nodes.is_there(node, self.host.roots), node)
+        address = model.PciAddress.parse(SPLIT)
+        self.assertEqual(17, len(nodes.guest_nodes(address, self.host.roots)))
+
+    def test_refused_where_kfd_does_not_tell(self) -> None:
+        self.host.split(SPLIT, 4, "QPX")
+        kfd_nodes = self.host.roots.sysfs / "class/kfd/kfd/topology/nodes"
+        for gone, left in (
+            (kfd_nodes / "3", 3),
+            (self.host.roots.sysfs / "devices/platform/amdgpu_xcp_0", 2),
+            (self.host.roots.sysfs / "class/kfd", 0),
+        ):
+            shutil.rmtree(gone)
+            said = str(self.obstacle(SPLIT))
+            self.assertIn("it is partitioned (QPX), and KFD reports the render node of only ", said)
+            self.assertIn(f"of only {left}", said)
+            self.assertIn("--compute-partition SPX", said)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from unittest import mock
 
 import fixtures
+from oslotest import base
 
 from nova_gpu.core import exception, model
 from nova_gpu.host import products
@@ -51,67 +52,38 @@ class DiscoveryTestCase(HostTestCase):
 
 
 class TestMachines(DiscoveryTestCase):
-    def test_fermi_8(self) -> None:
-        self.machine("fermi-8")
-        gpus = self.discover()
-        self.assertEqual(
-            [f"0000:{bus}:00.0" for bus in ("04", "05", "08", "09", "84", "85", "88", "89")],
-            [str(gpu.address) for gpu in gpus],
-        )
-        self.assertEqual([0] * 4 + [1] * 4, [gpu.numa_node for gpu in gpus])
-        self.assertEqual(
-            {model.Product("10de", "1091", "Tesla M2090", "fermi")}, {gpu.product for gpu in gpus}
-        )
-        self.assertEqual({"nvidia"}, {gpu.driver for gpu in gpus})
-        self.assertEqual(8, len({gpu.iommu_group for gpu in gpus}))
-        self.assertEqual("", self.log.output)
-
     def test_mixed(self) -> None:
         self.machine("mixed")
-        gpus = {str(gpu.address): gpu for gpu in self.discover()}
-        self.assertEqual(
-            ["0000:03:00.0", "0000:43:00.0", "0000:81:00.0", "0000:c1:00.0", "10000:01:00.0"],
-            list(gpus),
-        )
-        self.assertEqual("cdna3", gpus["0000:03:00.0"].product.architecture)
-        self.assertEqual(0x120000, gpus["0000:03:00.0"].class_code)
-        self.assertEqual("xe", gpus["0000:43:00.0"].driver)
-        self.assertEqual(
-            ["0000:81:00.1", "0000:81:00.2", "0000:81:00.3"],
-            [str(companion) for companion in gpus["0000:81:00.0"].companions],
-        )
-        self.assertEqual("vfio-pci", gpus["0000:c1:00.0"].driver)
-        self.assertEqual(0x10000, gpus["10000:01:00.0"].address.domain)
-        self.assertIsNone(gpus["10000:01:00.0"].numa_node)
+        first, second, third, _, last = self.discover()
+        self.assertEqual("0000:03:00.0", str(first.address))
+        self.assertEqual(("cdna3", 0x120000), (first.product.architecture, first.class_code))
+        self.assertEqual("xe", second.driver)
+        companions = [f"0000:81:00.{number}" for number in (1, 2, 3)]
+        self.assertEqual(companions, [str(companion) for companion in third.companions])
+        self.assertEqual((0x10000, None), (last.address.domain, last.numa_node))
 
     def test_switches_of_an_hgx_board_are_no_cards(self) -> None:
         self.machine("h200-8")
-        self.assertEqual({"10de:2335"}, {gpu.product.key for gpu in self.discover()})
-        self.assertEqual(8, len(self.discover()))
+        self.assertEqual(["10de:2335"] * 8, [gpu.product.key for gpu in self.discover()])
 
-    def test_a_bmc_is_no_card(self) -> None:
+    def test_boot_display_and_bmc_if_named(self) -> None:
         self.machine("displays")
-        self.assertEqual(["0000:21:00.0", "0000:22:00.0"], self.addresses())
+        for selected, addresses in (
+            (DEFAULTS, ["0000:21:00.0", "0000:22:00.0"]),
+            (named(product_ids=("10de:1e04",)), ["0000:21:00.0"]),
+            (named(("0000:21:00.0",), ("1a03:2000",)), ["0000:02:00.0", "0000:21:00.0"]),
+        ):
+            self.assertEqual(addresses, self.addresses(selected))
 
 
 class TestSelected(DiscoveryTestCase):
-    def test_boot_display_and_bmc_if_named(self) -> None:
-        self.machine("displays")
-        self.assertEqual(["0000:21:00.0"], self.addresses(named(product_ids=("10de:1e04",))))
-        self.assertEqual(
-            ["0000:02:00.0", "0000:21:00.0"],
-            self.addresses(named(("0000:21:00.0",), ("1a03:2000",))),
-        )
-
-    def test_function_that_is_no_gpu_is_none_even_if_named(self) -> None:
+    def test_named_card_that_is_none_or_missing_is_said_once(self) -> None:
         self.machine("fermi-8")
-        self.assertEqual([], self.addresses(named(("0000:01:00.0",))))
-        self.assertIn("names 0000:01:00.0, but this host has no GPU there", self.log.output)
-
-    def test_missing_named_card_is_said_once(self) -> None:
-        for _ in range(2):
-            self.assertEqual([], self.addresses(named(("0000:88:00.0",))))
-        self.assertEqual(1, self.log.output.count("0000:88:00.0"))
+        for address in ("0000:01:00.0", "0000:99:00.0"):
+            for _ in range(2):
+                self.assertEqual([], self.addresses(named((address,))))
+            told = f"names {address}, but this host has no GPU there"
+            self.assertEqual(1, self.log.output.count(told))
 
 
 class TestFunctions(DiscoveryTestCase):
@@ -136,20 +108,7 @@ class TestFunctions(DiscoveryTestCase):
 
     def test_second_display_of_a_slot_goes_with_the_first(self) -> None:
         self.host.add_gpu("0000:81:00.0", "1002", "74a1", companions=(0x038000,))
-        (gpu,) = self.discover()
-        self.assertEqual("0000:81:00.0", str(gpu.address))
-        self.assertEqual(["0000:81:00.1"], [str(companion) for companion in gpu.companions])
-
-    def test_behind_a_bridge(self) -> None:
-        self.host.add_gpu(
-            "0000:82:00.0", "10de", "1023", parent=self.host.add_bridge("0000:80:01.0")
-        )
-        self.assertEqual(["0000:82:00.0"], self.addresses())
-
-    def test_sorted_by_number(self) -> None:
-        for domain in ("10000", "ffff", "0000"):
-            self.host.add_gpu(f"{domain}:01:00.0", "10de", "1023")
-        self.assertEqual(["0000:01:00.0", "ffff:01:00.0", "10000:01:00.0"], self.addresses())
+        self.assertEqual(["0000:81:00.0"], self.addresses())
 
     def test_what_the_kernel_does_not_say_is_none(self) -> None:
         self.host = hosts.Host(self.root / "bare", iommu=False)
@@ -175,26 +134,20 @@ class TestProducts(DiscoveryTestCase):
             )
         }
 
-    def test_nvml_before_the_table(self) -> None:
-        (gpu,) = self.discover()
-        self.assertEqual(model.Product("10de", "2335", "H200", "nvml", 143771, (9, 0)), gpu.product)
-        self.assertEqual("GPU-1", gpu.uuid)
-        self.assertEqual(18, gpu.links[0].width)
-
-    def test_operator_before_nvml_for_what_he_says(self) -> None:
-        (gpu,) = self.discover(overrides=products.parse_overrides(["10de:2335 architecture=own"]))
-        self.assertEqual(model.Product("10de", "2335", "H200", "own", 143771, (9, 0)), gpu.product)
-
-    def test_one_kind_of_board_before_its_product(self) -> None:
-        lines = ["10de:2335:10de:16c1 name=Own", "10de:2335 architecture=own name=Other"]
-        (gpu,) = self.discover(overrides=products.parse_overrides(lines))
-        self.assertEqual("10de:16c1", gpu.subsystem)
-        self.assertEqual(model.Product("10de", "2335", "Own", "own", 143771, (9, 0)), gpu.product)
-        lines[0] = "10de:2335:10de:16c2 name=Own"
-        (gpu,) = self.discover(overrides=products.parse_overrides(lines))
-        self.assertEqual("Other", gpu.product.name)
-
-    def test_the_table_without_nvml(self) -> None:
+    def test_whose_word_counts(self) -> None:
+        """The operator's for a kind of board, for its product, NVML's, the table's"""
+        board = "10de:2335:10de:16c1 name=Own"
+        other = "10de:2335 architecture=own name=Other"
+        for lines, name, architecture in (
+            ([], "H200", "nvml"),
+            (["10de:2335 architecture=own"], "H200", "own"),
+            ([board, other], "Own", "own"),
+            ([board.replace("16c1", "16c2"), other], "Other", "own"),
+        ):
+            (gpu,) = self.discover(overrides=products.parse_overrides(lines))
+            expected = model.Product("10de", "2335", name, architecture, 143771, (9, 0))
+            self.assertEqual((expected, "10de:16c1"), (gpu.product, gpu.subsystem))
+            self.assertEqual(("GPU-1", 18), (gpu.uuid, gpu.links[0].width))
         self.nvml.return_value = {}
         (gpu,) = self.discover()
         self.assertEqual(model.Product("10de", "2335", "H200 SXM 141GB", "hopper"), gpu.product)
@@ -208,29 +161,6 @@ class TestProducts(DiscoveryTestCase):
         self.assertEqual([model.Product("10de", "fffe")] * 2, [gpu.product for gpu in gpus[1:]])
         self.assertEqual(1, self.log.output.count("10de:fffe is unknown"))
         self.assertIn("[gpu]product = 10de:fffe architecture=", self.log.output)
-
-    def test_amd_cards_have_xgmi_links(self) -> None:
-        for address in ("0000:03:00.0", "0000:04:00.0"):
-            self.host.add_gpu(address, "1002", "74a1", class_code=0x120000)
-        self.host.add_xgmi(["0000:03:00.0", "0000:04:00.0"])
-        gpus = {str(gpu.address): gpu for gpu in self.discover()}
-        peer = gpus["0000:04:00.0"].address
-        self.assertEqual((model.Link(peer, model.LinkType.XGMI),), gpus["0000:03:00.0"].links)
-
-
-class TestNvmlIsAsked(DiscoveryTestCase):
-    def test_once_for_cards_of_the_nvidia_driver(self) -> None:
-        for address in ("0000:82:00.0", "0000:83:00.0"):
-            self.host.add_gpu(address, "10de", "2335")
-        self.discover()
-        self.nvml.assert_called_once()
-
-    def test_not_for_other_vendors_and_drivers(self) -> None:
-        for vendor_id, driver in (("10de", "vfio-pci"), ("10de", None), ("1002", "amdgpu")):
-            self.host.add_gpu("0000:82:00.0", vendor_id, "2335", driver=driver)
-            self.discover()
-            self.assertEqual(0, self.nvml.call_count, driver)
-            self.host.remove("0000:82:00.0")
 
 
 class TestUnreadable(DiscoveryTestCase):
@@ -260,49 +190,89 @@ class TestUnreadable(DiscoveryTestCase):
             self.assertLeftOut(f"/iommu_group points at '{name}'")
             path.unlink()
 
-    def test_attribute_that_answers_with_an_error_number(self) -> None:
-        # A folder opens and answers read() with EISDIR, as a dying card's attribute does with EIO.
-        path = self.attribute("0000:82:00.0", "device")
-        path.unlink()
-        path.mkdir()
-        self.assertLeftOut("0000:82:00.0/device'")
-
     def test_function_that_may_be_virtual_is_left_out_and_named(self) -> None:
         self.attribute("0000:82:00.0", "physfn").touch()  # readlink() answers with EINVAL
         self.assertLeftOut()
 
     def test_device_that_vanished_after_the_listing_is_no_news(self) -> None:
-        # Its folder is gone, the link that was listed is still there.
-        device = self.host.path("0000:82:00.0")
-        device.rename(self.root / "unplugged")
+        # The link that was listed is still there.
+        self.host.path("0000:82:00.0").rename(self.root / "unplugged")
         self.assertEqual(["0000:83:00.0"], self.addresses())
         self.assertEqual("", self.log.output)
 
-    def test_name_that_is_no_address_is_left_out_and_named(self) -> None:
-        self.host.add_device("vmd0:0.0", "10de", "1023", class_code=pci.CLASS_3D)
-        self.assertEqual(["0000:82:00.0", "0000:83:00.0"], self.addresses())
-        self.assertIn("Cannot read PCI function vmd0:0.0, so it is not offered", self.log.output)
-
 
 class TestNoPci(DiscoveryTestCase):
-    def test_host_without_a_pci_bus_has_no_gpu(self) -> None:
-        self.host.devices.rmdir()
-        self.host.devices.parent.rmdir()
-        self.assertEqual([], self.addresses())
-
     def test_no_sysfs_is_not_no_gpu(self) -> None:
+        self.host.devices.rmdir()
+        self.host.devices.touch()
+        error = self.assertRaises(exception.DiscoveryFailed, self.discover)
+        self.assertEqual("Not a directory", error.reason)
+        self.host.devices.unlink()
+        self.host.devices.mkdir()
         for depth in (0, 1, 2, 3):  # devices, pci, bus, sysfs itself
             path = (self.host.devices, *self.host.devices.parents)[depth]
             path.rmdir()
-            if depth == 1:
-                continue  # a host without a PCI bus
+            if depth == 1:  # a host without a PCI bus
+                self.assertEqual([], self.addresses())
+                continue
             error = self.assertRaises(exception.DiscoveryFailed, self.discover)
             self.assertEqual(
                 (str(self.host.devices), "it does not exist"), (error.path, error.reason)
             )
 
-    def test_devices_folder_that_cannot_be_listed(self) -> None:
-        self.host.devices.rmdir()
-        self.host.devices.touch()
-        error = self.assertRaises(exception.DiscoveryFailed, self.discover)
-        self.assertEqual("Not a directory", error.reason)
+
+ADDRESS = model.PciAddress.parse("0000:88:00.0")
+H200 = model.Product("10de", "2335")
+MATROX = model.Product("102b", "0536")
+Options = tuple[list[str], list[str], list[str]]
+WITHOUT_OPTIONS: Options = (["10de", "1002", "8086"], [], [])
+
+
+def takes(options: Options, product: model.Product = H200, class_code: int = 0x030200) -> bool:
+    return selection.Selection.parse(*options).takes(ADDRESS, product, class_code)
+
+
+class TestTakes(base.BaseTestCase):
+    def test_table(self) -> None:
+        """Without names the vendor decides, and with any the names alone"""
+        for vendors, addresses, product_ids, product, expected in (
+            (*WITHOUT_OPTIONS, H200, True),
+            (*WITHOUT_OPTIONS, MATROX, False),
+            (["102b"], [], [], MATROX, True),
+            (["102b"], [], [], H200, False),
+            (["10de"], ["0000:89:00.0"], [], H200, False),
+            (["10de"], [], ["10de:2330"], H200, False),
+            (["10de"], ["0000:89:00.0"], ["10de:2335"], H200, True),
+            (["10de"], ["0000:88:00.0"], ["10de:2330"], H200, True),
+            (["10de"], [], ["102b:0536"], MATROX, True),
+            (["10de"], ["0000:88:00.0"], [], MATROX, True),
+            (["10DE "], [], [], H200, True),
+            ([], [" 0000:88:00.0"], [], H200, True),
+            ([], [], ["10DE:2335 "], H200, True),
+        ):
+            options = vendors, addresses, product_ids
+            self.assertEqual(expected, takes(options, product), options)
+
+    def test_accelerators(self) -> None:
+        """AMD's are GPUs, and others what an option names."""
+        for key, gpu in (("1002:74a1", True), ("8086:7d1d", False), ("10de:2335", False)):
+            product = model.Product(*key.split(":"))
+            self.assertEqual(gpu, takes(WITHOUT_OPTIONS, product, 0x120000), key)
+            self.assertTrue(takes((["10de"], [], [key]), product, 0x120000))
+            self.assertTrue(takes(WITHOUT_OPTIONS, product))
+
+
+class TestParse(base.BaseTestCase):
+    def test_refused_with_option_value_and_remedy(self) -> None:
+        for option, value, remedy in (
+            ("vendors", "nvidia", "such as 10de for NVIDIA"),
+            ("vendors", "0x10de", "without 0x"),
+            ("addresses", "88:00.0", "such as 0000:88:00.0"),
+            ("product_ids", "2335", "such as 10de:2335"),
+            ("product_ids", "10de:2335:1", "such as 10de:2335"),
+        ):
+            options: dict[str, list[str]] = {"vendors": [], "addresses": [], "product_ids": []}
+            options[option] = [value]
+            error = self.assertRaises(exception.InvalidOption, selection.Selection.parse, **options)
+            self.assertEqual((option, value), (error.option, error.value))
+            self.assertIn(remedy, error.remedy)

@@ -3,19 +3,15 @@ from __future__ import annotations
 
 import os
 import pathlib
-import re
 import subprocess
 import sys
 
 import fixtures
 from oslotest import base
 
-import nova_gpu
 from nova_gpu.host.state import files
-from tests.fixtures import cards
 
 UID = os.getuid()
-(CARD,) = cards.addresses("0000:88:00.0")
 # The disk is full for what comes after the first bytes: a write there fails (setrlimit(2)).
 _FULL = """
 import pathlib, resource, sys
@@ -37,12 +33,6 @@ class FilesTestCase(base.BaseTestCase):
 
 
 class FilesTest(FilesTestCase):
-    def test_what_was_written_is_read(self) -> None:
-        for content in ({"a": [1, None, "ü"]}, []):
-            files.write_json(self.path, content)
-            self.assertEqual(content, files.read_json(self.path))
-        self.assertEqual(["one.json"], os.listdir(self.folder))
-
     def test_a_write_that_fails_leaves_what_was(self) -> None:
         files.write(self.path, b"{}")
         done = subprocess.run(
@@ -53,12 +43,6 @@ class FilesTest(FilesTestCase):
         self.assertEqual(["one.json"], files.names(self.folder))
         files.write(self.path, b"[]")
         self.assertEqual(["one.json"], os.listdir(self.folder))
-
-    def test_what_is_no_json(self) -> None:
-        for content in (b"", b"{", b"\xff", b"[" * 100_000):
-            with self.subTest(content[:5]):
-                files.write(self.path, content)
-                self.assertRaises(ValueError, files.read_json, self.path)
 
     def test_too_large(self) -> None:
         files.write(self.path, b"[1234]")
@@ -102,11 +86,9 @@ class TrustedTest(FilesTestCase):
             files.read_json(self.path, trusted=True)
         self.assertEqual({}, files.read_json(self.path))
 
-    def test_a_folder_that_others_can_write(self) -> None:
+    def test_a_folder_that_others_can_write_or_put_in_its_place(self) -> None:
         self.folder.chmod(0o777)
         self.refused("state is not trusted: all users")
-
-    def test_a_folder_that_somebody_put_in_its_place(self) -> None:
         other = self.folder.with_name("other")
         other.mkdir()
         (other / self.path.name).write_text("{}")
@@ -138,32 +120,3 @@ class DistrustTest(FilesTestCase):
         self.assertEqual("the group 1000 can write to it", self.distrust())
         self.path.chmod(0o644)
         self.assertIsNone(self.distrust())
-
-
-class PlacesTest(base.BaseTestCase):
-    """Which files there are, and who writes them"""
-
-    def setUp(self) -> None:
-        super().setUp()
-        root = pathlib.Path(nova_gpu.__file__).parents[1]
-        self.modules = {
-            str(path.relative_to(root)): path.read_text()
-            for package in ("nova_gpu", "osc_gpu")
-            for path in (root / package).rglob("*.py")
-        }
-        self.page = (root / "doc/source/contributor/state.rst").read_text()
-
-    def test_the_page_has_all(self) -> None:
-        files, _ = self.page.split("In libvirt's running domains")
-        named = set(re.findall(r"^``([^`/]+)``", files, re.MULTILINE))
-        text = "".join(self.modules.values())
-        there = set(re.findall(r'"(gpu-[a-z-]+(?:\.json)?)"', text))
-        # fabric's, which is on the page where that folder is deleted, too
-        there.add("gpu-modules.json")
-        self.assertEqual(there, named)
-
-    def test_nobody_else_writes(self) -> None:
-        writing = re.compile(r"os\.(?:fsync|rename|replace)\(|\.write_text\(|json\.dump\(")
-        found = {name for name, text in self.modules.items() if writing.search(text)}
-        # The second writes where its caller says.
-        self.assertEqual({"nova_gpu/host/state/files.py", "osc_gpu/report.py"}, found)

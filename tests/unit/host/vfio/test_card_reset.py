@@ -48,11 +48,19 @@ class ResetterTest(HostTestCase):
         return str(error.reason)
 
     def test_every_function_by_its_own(self) -> None:
-        card_reset.reset(self.add("flr bus", "pm"), self.means())
+        gpu = self.add("flr bus", "pm")
+        card_reset.reset(gpu, self.means())
         self.assertEqual([CARD, AUDIO], self.written())
+        (self.host.devices / AUDIO / "reset").unlink()
+        self.assertIn("VFIO", self.reason(gpu))
 
     def test_bus_works_for_what_is_alone_on_it(self) -> None:
-        card_reset.reset(self.add("bus", companions=False), self.means())
+        gpu = self.add("bus", companions=False)
+        card_reset.reset(gpu, self.means())
+        self.assertEqual([CARD], self.written())
+        (self.host.devices / CARD / "reset_method").unlink()  # an old kernel does not tell it
+        (self.host.devices / CARD / "reset").write_text("")
+        card_reset.reset(gpu, self.means())
         self.assertEqual([CARD], self.written())
 
     def test_bus_does_not_work_beside_others(self) -> None:
@@ -60,17 +68,6 @@ class ResetterTest(HostTestCase):
         gpu = self.add("bus", "flr")
         self.assertIn("the reset of its bus by VFIO", self.reason(gpu))
         self.assertEqual([], self.written())
-
-    def test_function_without_a_method(self) -> None:
-        gpu = self.add("flr")
-        (self.host.devices / AUDIO / "reset").unlink()
-        self.assertIn("VFIO", self.reason(gpu))
-
-    def test_old_kernel_does_not_tell_its_methods(self) -> None:
-        gpu = self.add(companions=False)
-        (self.host.devices / CARD / "reset_method").unlink()
-        card_reset.reset(gpu, self.means())
-        self.assertEqual([CARD], self.written())
 
     def test_not_required(self) -> None:
         gpu = self.add("bus", "bus")
@@ -84,16 +81,16 @@ class ResetterTest(HostTestCase):
             (self.host.devices / CARD / "config").write_bytes(content)
             self.assertIn(f"{CARD} does not answer after its reset", self.reason(gpu))
 
+    def test_gone(self) -> None:
+        gpu = self.add("flr", "flr")
+        self.host.remove(AUDIO)
+        self.assertIn(AUDIO, self.reason(gpu))
+
     def test_refused_by_the_kernel(self) -> None:
         gpu = self.add("flr", "flr")
         (self.host.devices / AUDIO / "reset").unlink()
         (self.host.devices / AUDIO / "reset").mkdir()
         self.assertIn(f"{AUDIO}/reset: Is a directory", self.reason(gpu))
-
-    def test_gone(self) -> None:
-        gpu = self.add("flr", "flr")
-        self.host.remove(AUDIO)
-        self.assertIn(AUDIO, self.reason(gpu))
 
     def test_hangs(self) -> None:
         """A FIFO that nobody reads holds the child, as a card does that does not come back."""

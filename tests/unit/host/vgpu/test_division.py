@@ -8,7 +8,7 @@ import fixtures
 
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu import vgpu as values
-from nova_gpu.host.vgpu import division, mdev
+from nova_gpu.host.vgpu import division, mdev, sriov
 from tests.fixtures import hosts, pci, vgpu
 from tests.fixtures.bases.host import HostTestCase
 
@@ -25,18 +25,6 @@ class TestDivided(HostTestCase):
     def divided(self) -> dict[str, values.DividedCard]:
         found = division.divided(self.host.gpus(), self.host.roots, self.told)
         return {str(address): card for address, card in found.items()}
-
-    def test_a_card_with_mediated_devices(self) -> None:
-        vgpu.add_p4(self.host, ONE)
-        vgpu.make(self.host, ONE, "nvidia-64")
-        left = {"nvidia-63": 0, "nvidia-64": 3, "nvidia-65": 0, "nvidia-66": 0}
-        vgpu.set_available(self.host, ONE, left)
-        card = self.divided()[ONE]
-        self.assertEqual(left.keys(), card.types.keys())
-        self.assertEqual(
-            {PciAddress.parse(ONE): values.Parent(values.Kind.MEDIATED, left, {"nvidia-64": 1})},
-            card.parents,
-        )
 
     def add_plain(self, address: str, *quotas_gib: int) -> list[str]:
         """A B60 whose driver says how much memory each function has, or 0"""
@@ -103,12 +91,6 @@ class TestDivided(HostTestCase):
         self.assertIn("does not tell how it is divided", str(cards[ONE].unread))
         self.assertEqual(["vf"], [*cards[TWO].types])
 
-    def test_nvidias_functions_are_not_plain(self) -> None:
-        """Without its vGPU software they have no types, and are of no use."""
-        self.host.add_gpu(ONE, "10de", "26b9", totalvfs=32)
-        vgpu.add_functions(self.host, ONE, 2)
-        self.assertEqual({}, self.divided())
-
     def test_a_card_whose_functions_have_profiles(self) -> None:
         self.host.add_gpu(TWO, "10de", "26b9", totalvfs=3)
         functions = vgpu.add_functions(self.host, TWO, 3)
@@ -156,25 +138,6 @@ class TestDivided(HostTestCase):
         self.told = {PciAddress.parse(function): types}
         self.assertEqual(types, self.divided()[TWO].types)
 
-    def test_types_that_no_guest_takes(self) -> None:
-        self.host.add_gpu(ONE, "10de", "1bb3")
-        vgpu.add_types(self.host, ONE, vgpu.SAMPLES)
-        card = self.divided()[ONE]
-        self.assertNotIn("vfio_ccw-io", card.types)
-        self.assertNotIn("vfio_ccw-io", card.parents[PciAddress.parse(ONE)].available)
-
-    def test_a_card_that_does_not_tell(self) -> None:
-        for address in (ONE, TWO):
-            self.host.add_gpu(address, "10de", "26b9", totalvfs=1)
-            (function,) = vgpu.add_functions(self.host, address, 1)
-            vgpu.set_profiles(self.host, function, vgpu.L40S)
-        (self.host.path(function) / "nvidia/current_vgpu_type").write_text("?\n")
-        found = self.divided()
-        self.assertIsNone(found[ONE].unread)
-        self.assertIn("does not tell how it is divided", found[TWO].unread or "")
-        self.assertEqual({}, found[TWO].parents)
-        self.assertIn(TWO, self.log.output)
-
     def test_a_card_that_tells_of_more_than_can_be(self) -> None:
         vgpu.add_p4(self.host, ONE)
         path = self.host.path(ONE) / "mdev_supported_types/nvidia-64/available_instances"
@@ -193,12 +156,6 @@ class TestDivided(HostTestCase):
         found = self.divided()
         self.assertIsNone(found[ONE].unread)
         self.assertIn("a mediated device of the type '-1'", found[TWO].unread or "")
-
-    def test_a_product_is_asked_about_a_type_once(self) -> None:
-        vgpu.add_p4(self.host, ONE, TWO)
-        path = self.host.path(TWO) / "mdev_supported_types/nvidia-64/description"
-        path.write_text("num_heads=99")
-        self.assertEqual(4, self.divided()[TWO].types["nvidia-64"].heads)
 
 
 class ReadingsTest(HostTestCase):
@@ -246,12 +203,6 @@ class ReadingsTest(HostTestCase):
             vgpu.set_available(self.host, function, {"nvidia-66": 1})
         self.assertEqual([1] * 4, self.of_type("nvidia-66"))
 
-    def test_one_function_that_has_changed_by_itself(self) -> None:
-        vgpu.set_available(self.host, self.functions[3], {"nvidia-63": 0})
-        for _ in self.functions:
-            seen = self.of_type("nvidia-63")
-        self.assertEqual([8, 8, 8, 0], seen)
-
     def test_a_function_that_is_registered_late_or_anew(self) -> None:
         types = self.host.path(self.functions[3]) / "mdev_supported_types"
         away = types.rename(types.with_name("away"))
@@ -264,10 +215,119 @@ class ReadingsTest(HostTestCase):
             {"nvidia-63"}, self.look().parents[PciAddress.parse(self.functions[3])].available.keys()
         )
 
-    def test_one_that_stops_telling(self) -> None:
-        for function in self.functions:
-            vgpu.set_available(self.host, function, {"nvidia-63": 9999})
-        self.assertIn("more than 4096", self.look().unread or "")
-        for function in self.functions:
-            vgpu.set_available(self.host, function, {"nvidia-63": 2})
-        self.assertEqual([2] * 4, self.of_type("nvidia-63"))
+
+CARD = "0000:3b:00.0"
+
+
+class MdevTestCase(HostTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.host.add_gpu(CARD, "10de", "1bb3")
+        self.device = f"{self.host.devices}/{CARD}"
+        self.types = self.host.path(CARD) / "mdev_supported_types"
+
+    def facts(self, type_id: str) -> values.VGPUType:
+        found = mdev.facts(self.device, type_id)
+        assert found is not None
+        return found
+
+
+class TestTypes(MdevTestCase):
+    def test_what_no_pci_guest_takes_has_no_facts(self) -> None:
+        vgpu.add_types(self.host, CARD, vgpu.SAMPLES)
+        self.assertIsNone(mdev.facts(self.device, "vfio_ccw-io"))
+        self.assertIsNone(mdev.facts(self.device, "not-there"))
+
+    def test_other_words_say_nothing(self) -> None:
+        for text in (
+            "",
+            "framebuffer=, num_heads=x",
+            "framebuffer=2048",
+            "framebuffer=2048G",
+            "framebuffer=-1M, num_heads=0, max_instance=٣",
+            "low_gm_size: 128MB",
+            "max_resolution=7680",
+            "virtual display, 9999999999 MB video memory",
+        ):
+            with self.subTest(text):
+                bare = values.VGPUType("nvidia-1")
+                self.assertEqual(bare, mdev.described(bare, text))
+
+
+class TestDevices(MdevTestCase):
+    def test_of_another_bus(self) -> None:
+        # /sys/devices/virtual/mtty/mtty of the kernel's sample driver
+        device = self.host.roots.sysfs / "devices/virtual/mtty/mtty"
+        (device / "mdev_supported_types/mtty-2").mkdir(parents=True)
+        uuid = "83b8f4f2-509f-382f-3c1e-e6bfe0fa1001"
+        (device / uuid).mkdir()
+        pci.link(device / uuid / "mdev_type", device / "mdev_supported_types/mtty-2")
+        bus = self.host.roots.sysfs / "bus/mdev/devices"
+        bus.mkdir(parents=True)
+        pci.link(bus / uuid, device / uuid)
+        self.assertEqual({uuid: mdev.MediatedDevice(None, "mtty-2")}, mdev.devices(self.host.roots))
+
+    def test_one_that_goes_meanwhile(self) -> None:
+        vgpu.add_types(self.host, CARD, vgpu.TESLA_P4)
+        uuid = vgpu.make(self.host, CARD, "nvidia-64")
+        (self.host.path(CARD) / uuid / "mdev_type").unlink()
+        self.assertEqual({}, mdev.devices(self.host.roots))
+
+    def test_what_cannot_be_listed_is_no_empty_list(self) -> None:
+        bus = self.host.roots.sysfs / "bus/mdev"
+        bus.mkdir()
+        (bus / "devices").write_text("")
+        self.assertRaises(OSError, mdev.devices, self.host.roots)
+
+
+OTHER = "0000:82:00.0"
+
+
+class SriovTestCase(HostTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.host.add_gpu(OTHER, "10de", "26b9", totalvfs=32)
+
+    def device(self, address: str) -> str:
+        return f"{self.host.devices}/{address}"
+
+
+class TestFunctions(SriovTestCase):
+    def test_in_the_order_of_their_numbers(self) -> None:
+        added = vgpu.add_functions(self.host, OTHER, 12)
+        functions = sriov.virtual_functions(self.device(OTHER))
+        found = [str(each) for each in functions.values()]
+        self.assertEqual((added, added), (found, list(functions)))
+        self.assertEqual("0000:82:01.7", found[-1])
+
+    def test_without_the_file_whose_reading_may_wait(self) -> None:
+        vgpu.add_functions(self.host, OTHER, 2)
+        (self.host.path(OTHER) / "sriov_numvfs").unlink()
+        self.assertEqual(2, len(sriov.virtual_functions(self.device(OTHER))))
+
+
+class TestProfiles(SriovTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        (self.virtual,) = vgpu.add_functions(self.host, OTHER, 1)
+
+    def profiles(self) -> sriov.Profiles | None:
+        return sriov.profiles(self.device(self.virtual))
+
+    def test_an_unreadable_type_is_no_free_function(self) -> None:
+        vgpu.set_profiles(self.host, self.virtual, vgpu.L40S)
+        path = self.host.path(self.virtual) / "nvidia/current_vgpu_type"
+        for text in ("", "none", "-1", "1147 1148"):
+            path.write_text(text)
+            self.assertRaises(ValueError, self.profiles)
+
+    def test_what_names_tell(self) -> None:
+        """More of them: tests/recorded/names.yaml"""
+        for name, memory_mib, slices in (
+            ("GRID M60-0Q", 512, None),
+            ("NVIDIA H200X-1-18C", 18432, 1),
+            ("GRID A100-1-5CME", 5120, 1),
+            ("NVIDIA Something New", None, None),
+        ):
+            facts = values.VGPUType("nvidia-1", name, memory_mib, slices=slices)
+            self.assertEqual(facts, sriov.named("nvidia-1", name))

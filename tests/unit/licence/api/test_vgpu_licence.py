@@ -70,32 +70,24 @@ class LicenceTest(unittest.TestCase):
         other = vgpu_licence.of_instance(instance(project="f" * 32))
         self.assertEqual({"vgpu_licence": everybodys}, other)
 
-    def test_for_vgpus_of_nvidia_alone(self) -> None:
+    def test_for_nvidias_alone(self) -> None:
         self.put("default.tok", "eyJ")
-        whole = instance()
+        whole, none = instance(), instance()
         whole.resources = resources((uuidsentinel.provider, "0000:3b:00.0"))
-        none = instance()
         none.resources = None
-        for other in (
-            *(whole, none, instance("0000:3b:00.0/1g.18gb/900"), instance("0000:3b:00.1/vf/0")),
-            instance("0000:00:02.0/i915-GVTg_V5_4/0"),
-        ):
+        mig, plain = instance("0000:3b:00.0/1g.18gb/900"), instance("0000:3b:00.1/vf/0")
+        for other in (whole, none, mig, plain, instance("0000:00:02.0/i915-GVTg_V5_4/0")):
             with self.subTest(other.resources):
                 self.assertEqual({}, vendordata.of_instance(other))
-        self.config.config(group="gpu", vgpu_licences=None)
-        self.assertEqual({}, vendordata.of_instance(instance()))
-
-    def test_for_whole_cards_by_their_own_settings(self) -> None:
-        whole = instance()
-        whole.resources = resources((uuidsentinel.provider, "0000:3b:00.0"))
-        self.put("default.tok", "eyJ")
+        # Whole cards have settings of their own.
         self.put("default.conf", "FeatureType=1\n")
         self.assertEqual({}, vendordata.of_instance(whole))
         self.put(f"{PROJECT}.whole.conf", "FeatureType=4\n")
-        licence = {"token": "eyJ", "gridd_conf": "FeatureType=4\n"}
-        self.assertEqual({"vgpu_licence": licence}, vendordata.of_instance(whole))
-        licence["gridd_conf"] = "FeatureType=1\n"
-        self.assertEqual({"vgpu_licence": licence}, vendordata.of_instance(instance()))
+        for item, number in ((whole, 4), (instance(), 1)):
+            licence = {"token": "eyJ", "gridd_conf": f"FeatureType={number}\n"}
+            self.assertEqual({"vgpu_licence": licence}, vendordata.of_instance(item))
+        self.config.config(group="gpu", vgpu_licences=None)
+        self.assertEqual({}, vendordata.of_instance(instance()))
 
     def test_without_a_file(self) -> None:
         with self.assertLogs(vgpu_licence.LOG.logger, "INFO") as logs:

@@ -7,7 +7,7 @@ import functools
 import io
 import json
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from unittest import mock
 
 import fixtures
@@ -17,11 +17,12 @@ from nova import objects, test
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, PciAddress, Product
 from nova_gpu.core.vgpu.vgpu import Slot
-from nova_gpu.stock.cmd import adopt
-from nova_gpu.stock.core.holding import Holding, Instance, NotTakenOver, Obstacle, Way
+from nova_gpu.host.pci import sysfs
+from nova_gpu.stock.cmd import adopt, leave
+from nova_gpu.stock.core.holding import Holding, Instance, Leaving, NotTakenOver, Obstacle, Way
 from nova_gpu.stock.virt.adoption import Step
 from nova_gpu.stock.virt.shadow import Card, Group, Shadow
-from tests.fixtures import hosts
+from tests.fixtures import hosts, pci
 
 CARD = PciAddress(0, 0x3B, 0, 0)
 NIC = PciAddress(0, 5, 0, 0)
@@ -178,22 +179,18 @@ class TakeOverTest(test.NoDBTestCase):
         self.assertEqual(["two back", "three first", "three second"], self.done)
 
     def test_what_fails(self) -> None:
-        for error in (
-            NotTakenOver("one", "it was deleted", "nothing is to be done"),
-            exception.PlacementFailed("/reshaper", "500", verb="POST"),
+        for error, text in (
+            (NotTakenOver("one", "it was deleted", "nothing is to be done"), None),
+            (exception.PlacementFailed("/reshaper", "500", verb="POST"), None),
+            (
+                TimeoutError("no answer\nof the conductor"),
+                "not done: first: no answer; run this again",
+            ),
         ):
             self.done, self.errors = [], {"one": error}
             status, _, said = self.take_over(holding("one"), holding("two"))
-            self.assertEqual((1, f"nova-gpu: {error}\n"), (status, said))
+            self.assertEqual((1, f"nova-gpu: {text or error}\n"), (status, said))
             self.assertEqual(["two first", "two second"], self.done)
-
-    def test_a_service_that_fails(self) -> None:
-        self.errors = {"one": TimeoutError("no answer\nof the conductor")}
-        status, _, said = self.take_over(holding("one"), holding("two"))
-        self.assertEqual(
-            (1, "nova-gpu: not done: first: no answer; run this again\n"), (status, said)
-        )
-        self.assertEqual(["two first", "two second"], self.done)
 
 
 class OptionsTest(test.NoDBTestCase):
@@ -204,41 +201,32 @@ class OptionsTest(test.NoDBTestCase):
         self.host.add_gpu(str(CARD), "10de", "25b6")
         self.flags(compute_driver="gpu.GPULibvirtDriver")
 
-    def check(self, *spec: str) -> None:
-        adopt.check_options([holding("one")], spec, self.host.roots)
+    def refused(self, *parts: str, item: Holding | None = None, spec: Sequence[str] = ()) -> None:
+        refused = self.assertRaises(
+            adopt.NotReady, adopt.check_options, [item or holding("one")], spec, self.host.roots
+        )
+        for part in parts:
+            self.assertIn(part, str(refused))
 
-    def test_an_instance_that_stays(self) -> None:
-        """Its device stays in the option, and does not keep the others from being taken over."""
+    def test_what_does_not_matter(self) -> None:
+        """The device of one that stays, and the network function of one that does not"""
         adopt.check_options([holding("one", BUSY)], [json.dumps(A2)], self.host.roots)
-
-    def test_what_it_has_besides(self) -> None:
-        """Its network function, which the option must keep"""
         self.host.add_device("0000:05:00.0", "8086", "1533", class_code=0x020000)
         own = dataclasses.replace(holding("one").instance, recorded={CARD: "a2", NIC: "nic"})
         nic = json.dumps({"vendor_id": "8086", "product_id": "1533"})
         item = dataclasses.replace(holding("one"), instance=own)
         adopt.check_options([item], [nic], self.host.roots)
 
-    def test_the_driver_is_stock_novas(self) -> None:
-        for driver in ("libvirt.LibvirtDriver", "gpu.SomeDriver", "", None):
-            self.flags(compute_driver=driver)
-            refused = self.assertRaises(adopt.NotReady, self.check)
-            self.assertIn("set it to gpu.GPULibvirtDriver", str(refused))
-
-    def test_stock_nova_still_divides_the_card(self) -> None:
+    def test_what_is_still_stock_novas(self) -> None:
+        self.refused("[pci]device_spec", str(CARD), spec=[json.dumps(A2)])
         slot = Slot(CARD, "nvidia-35", 0)
         item = dataclasses.replace(holding("one"), slots={slot: CARD}, functions=frozenset())
         adopt.check_options([item], [], self.host.roots)
         self.flags(enabled_mdev_types=["nvidia-35"], group="devices")
-        refused = self.assertRaises(
-            adopt.NotReady, adopt.check_options, [item], [], self.host.roots
-        )
-        self.assertIn("[devices]enabled_mdev_types names nvidia-35", str(refused))
-
-    def test_the_cards_are_still_in_device_spec(self) -> None:
-        refused = self.assertRaises(adopt.NotReady, self.check, json.dumps(A2))
-        self.assertIn("[pci]device_spec", str(refused))
-        self.assertIn(str(CARD), str(refused))
+        self.refused("[devices]enabled_mdev_types names nvidia-35", item=item)
+        for driver in ("libvirt.LibvirtDriver", "gpu.SomeDriver", "", None):
+            self.flags(compute_driver=driver)
+            self.refused("set it to gpu.GPULibvirtDriver")
 
 
 class StoppedTest(test.TestCase):
@@ -250,11 +238,12 @@ class StoppedTest(test.TestCase):
         self.service = objects.Service(self.context, **values)
         self.service.create()
 
-    def report(self, seconds: float = 1) -> None:
+    def report(self, seconds: float = 1) -> int:
         """Report as nova-compute does, if some time has passed"""
         if seconds:
             self.service.report_count += 1
             self.service.save()
+        return 0
 
     def test_one_that_runs(self) -> None:
         for forced_down in (False, True):
@@ -266,14 +255,100 @@ class StoppedTest(test.TestCase):
             self.assertIn("systemctl stop nova-compute", str(refused))
 
     def test_one_that_starts_too_early(self) -> None:
-        def work() -> int:
-            self.report()
-            return 0
-
         self.report()
-        said = io.StringIO()
-        with contextlib.redirect_stderr(said):
+        with contextlib.redirect_stderr(io.StringIO()) as said:
             self.assertEqual(0, adopt.watched(self.context, lambda: 0))
             self.assertEqual("", said.getvalue())
-            self.assertEqual(1, adopt.watched(self.context, work))
+            self.assertEqual(1, adopt.watched(self.context, self.report))
         self.assertIn("stop it, run this again, and start it", said.getvalue())
+
+
+OF_A2 = json.dumps({"vendor_id": "10de", "product_id": "25b6"})
+
+
+def leaving(uuid: str, *obstacles: Obstacle) -> Leaving:
+    own = Instance(uuid, "g1", {}, "active", counted=frozenset([CARD]))
+    words = {"pci_passthrough:alias": "a2:1"}
+    return Leaving(own, {CARD: "a2"}, {}, words, ("gpus",), obstacles)
+
+
+class CheckTest(test.NoDBTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        self.host = hosts.Host(root)
+        self.host.add_gpu(str(CARD), "10de", "25b6")
+        self.flags(compute_driver="libvirt.LibvirtDriver")
+
+    def assertRefused(self, part: str, *spec: str, obstacles: Iterable[Obstacle] = ()) -> None:
+        own = [leaving("one", *obstacles)]
+        refused = self.assertRaises(adopt.NotReady, leave.check, own, spec, self.host.roots)
+        self.assertIn(part, str(refused))
+
+    def test_what_is_ready_and_what_is_not(self) -> None:
+        leave.check([leaving("one")], [OF_A2], self.host.roots)
+        self.assertRefused("no [pci]device_spec matches 0000:3b:00.0")
+        self.assertRefused("cannot be given back", OF_A2, obstacles=[BUSY])
+        self.flags(compute_driver="gpu.GPULibvirtDriver")
+        self.assertRefused("set it to libvirt.LibvirtDriver", OF_A2)
+
+    def test_a_card_that_nova_gpu_withholds(self) -> None:
+        gpu = GPU(CARD, Product("10de", "25b6"), 0)
+        withheld, fit = Card(gpu, "it is in quarantine", (), ()), Card(gpu, None, (), ())
+        (line,) = leave.unfit([withheld, fit], [OF_A2], self.host.roots)
+        self.assertIn("0000:3b:00.0: stock Nova gives it", line)
+        self.assertIn("it is in quarantine", line)
+        self.assertEqual([], list(leave.unfit([withheld], [], self.host.roots)))
+
+    def test_one_in_quarantine_that_is_not_clean(self) -> None:
+        """Its quarantine ends first: it is not cleaned before."""
+        host = mock.Mock(proofs=self.host.root / "gpu-clean", roots=self.host.roots)
+        card = Card(GPU(CARD, Product("10de", "25b6"), 0), "it is in quarantine", (), (), "bound")
+        refused = self.assertRaises(adopt.NotReady, leave.check_clean, [card], [OF_A2], host)
+        self.assertIn("it is in quarantine; then start nova-compute", str(refused))
+
+    def test_a_domain_that_is_no_instance(self) -> None:
+        """Its card is not free, and no other function of that."""
+        self.host.add_gpu("0000:5e:00.0", "10de", "25b6", companions=[pci.AUDIO])
+        gpu = next(gpu for gpu in self.host.gpus() if gpu.companions)
+        card = Card(gpu, None, ("strange",), (), named=frozenset(gpu.functions))
+        strangers = {"strange": (gpu.address,)}
+        report = Shadow(None, (), (card,), (), (), (), strangers, ())
+        other = json.dumps({"vendor_id": "10de", "product_id": "25b7"})
+        leave.check_strangers(report, [other], self.host.roots)
+        product = sysfs.ids(sysfs.device(gpu.companions[0], self.host.roots))[1]
+        sound = json.dumps({"vendor_id": "10de", "product_id": product})
+        for spec in (OF_A2, sound):
+            refused = self.assertRaises(
+                adopt.NotReady, leave.check_strangers, report, [spec], self.host.roots
+            )
+            self.assertIn("strange", str(refused))
+            self.assertIn(str(gpu.address), str(refused))
+
+
+class GiveBackTest(test.NoDBTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.done: list[str] = []
+        self.error: exception.GPUError | None = None
+
+    def steps(self, items: Iterable[Leaving]) -> Iterator[Step]:
+        for item in items:
+            yield Step(item.instance.uuid, lambda: self.done.append("first"))
+            yield Step("second", self._second)
+
+    def _second(self) -> None:
+        if self.error:
+            raise self.error
+        self.done.append("second")
+
+    def give_back(self) -> tuple[int, str]:
+        err = io.StringIO()
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(err):
+            status = leave.give_back(self, [leaving("one"), leaving("two")])  # type: ignore[arg-type]
+        return status, err.getvalue()
+
+    def test_what_fails_ends_it(self) -> None:
+        self.error = exception.PlacementFailed("/reshaper", "500", verb="POST")
+        self.assertEqual((1, f"nova-gpu: {self.error}\n"), self.give_back())
+        self.assertEqual(["first"], self.done)

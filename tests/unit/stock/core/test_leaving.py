@@ -38,6 +38,18 @@ def instance(*counted: PciAddress, **changes: Any) -> Instance:
     return dataclasses.replace(own, **changes)
 
 
+def judge(*args: Any, **kwargs: Any) -> Leaving:
+    item = leaving.judge(*args, **kwargs)
+    assert item
+    return item
+
+
+def judge_shelved(own: Instance, known: Collection[Alias]) -> Leaving:
+    item = leaving.judge_shelved(own, known)
+    assert item
+    return item
+
+
 class JudgeTest(unittest.TestCase):
     def judge(
         self,
@@ -47,35 +59,24 @@ class JudgeTest(unittest.TestCase):
         kept: Collection[Alias] = (),
     ) -> Leaving:
         domains = {"mine": Domain(own.counted if domain is None else domain)}
-        item = leaving.judge(own, domains, HOST, aliases or (A2, L4), former=kept)
-        assert item
-        return item
+        return judge(own, domains, HOST, aliases or (A2, L4), former=kept)
 
     def assertObstacle(self, item: Leaving, *parts: str) -> None:
         (obstacle,) = item.obstacles
         for part in parts:
             self.assertIn(part, str(obstacle))
 
-    def test_cards_of_one_product(self) -> None:
-        item = self.judge(instance(ONE, TWO))
-        self.assertEqual([], list(item.obstacles))
-        self.assertEqual({ONE: "a2", TWO: "a2"}, item.functions)
-        self.assertEqual({"pci_passthrough:alias": "a2:2"}, item.set)
-        self.assertEqual(("gpus", "gpu:model"), item.unset)
-
     def test_what_the_flavor_has_besides(self) -> None:
-        own = instance(ONE, extra_specs={"resources:PGPU": "1", "pci_passthrough:alias": "nic:1"})
-        item = self.judge(own)
-        self.assertEqual({"pci_passthrough:alias": "nic:1,a2:1"}, item.set)
-        self.assertEqual(("resources:PGPU",), item.unset)
-
-    def test_a_flavor_that_asks_already(self) -> None:
-        """nova-compute has written it back after a run that was refused."""
+        """It asks already where nova-compute has written it back after a run that was refused."""
         asks = {"pci_passthrough:alias": "a2:1, nic:1"}
-        item = self.judge(instance(ONE, extra_specs=asks))
-        self.assertEqual({"pci_passthrough:alias": " nic:1,a2:1"}, item.set)
-        item = self.judge(instance(ONE, extra_specs=asks, recorded={TWO: "a2"}))
-        self.assertEqual({"pci_passthrough:alias": " nic:1,a2:2"}, item.set)
+        counted = {"resources:PGPU": "1", "pci_passthrough:alias": "nic:1"}
+        for own, alias, unset in (
+            (instance(ONE, extra_specs=counted), "nic:1,a2:1", ("resources:PGPU",)),
+            (instance(ONE, extra_specs=asks), " nic:1,a2:1", ()),
+            (instance(ONE, extra_specs=asks, recorded={TWO: "a2"}), " nic:1,a2:2", ()),
+        ):
+            item = self.judge(own)
+            self.assertEqual(({"pci_passthrough:alias": alias}, unset), (item.set, item.unset))
 
     def test_request_groups(self) -> None:
         """Nothing is left that stock Nova would ask Placement for."""
@@ -96,6 +97,8 @@ class JudgeTest(unittest.TestCase):
         self.assertIsNone(leaving.judge(own, {}, HOST, [A2]))
 
     def test_what_is_in_the_way(self) -> None:
+        item = self.judge(instance(ONE), domain=frozenset())
+        self.assertObstacle(item, "0000:01:00.0", "no such device")
         for own, *parts in (
             (instance(ONE, task_state="rebooting"), "rebooting", "wait"),
             (instance(ONE, migration="migrating"), "migrating", "wait"),
@@ -112,8 +115,7 @@ class JudgeTest(unittest.TestCase):
         host = dataclasses.replace(HOST, parts=parts)
         own = instance(slots=slots, extra_specs={"vgpus": "= 1", "vgpu_type": "nvidia-35"})
         domain = Domain(frozenset([FUNCTION]))
-        item = leaving.judge(own, {"mine": domain}, host, [Alias("q", (FUNCTION,), {})])
-        assert item
+        item = judge(own, {"mine": domain}, host, [Alias("q", (FUNCTION,), {})])
         self.assertEqual(((), {FUNCTION: "q"}), (item.obstacles, item.functions))
         self.assertEqual({"pci_passthrough:alias": "q:1"}, item.set)
         self.assertEqual(("vgpus", "vgpu_type"), item.unset)
@@ -130,23 +132,17 @@ class JudgeTest(unittest.TestCase):
             ((MdevType("nvidia-36", "VGPU"),), "nvidia-35 at 0000:01:00.0"),
             ((one, MdevType("nvidia-36", "VGPU")), "nvidia-35 at 0000:02:00.0"),
         ):
-            item = leaving.judge(own, {MINE: domain}, HOST, (), types)
-            assert item
+            item = judge(own, {MINE: domain}, HOST, (), types)
             for part in parts:
                 self.assertIn(part, " ".join(map(str, item.obstacles)))
         types = (one, MdevType("nvidia-35", "VGPU"))
-        item = leaving.judge(own, {MINE: domain}, HOST, (), types)
-        assert item
+        item = judge(own, {MINE: domain}, HOST, (), types)
         self.assertEqual(((), {}), (item.obstacles, item.functions))
         self.assertEqual(dict(zip(slots, ("CUSTOM_Q", "VGPU"), strict=True)), item.mediated)
         self.assertEqual({"resources:CUSTOM_Q": "1", "resources:VGPU": "1"}, item.set)
         self.assertEqual(("vgpus", "trait:CUSTOM_GPU"), item.unset)
         (obstacle, *_) = leaving.judge(own, {}, HOST, (), types).obstacles  # type: ignore[union-attr]
         self.assertIn("no such device", str(obstacle))
-
-    def test_a_domain_without_the_card(self) -> None:
-        item = self.judge(instance(ONE), domain=frozenset())
-        self.assertObstacle(item, "0000:01:00.0", "no such device")
 
     def test_what_it_came_with(self) -> None:
         """Its aliases, not others that give the same, as long as its devices fit them."""
@@ -180,8 +176,7 @@ class JudgeTest(unittest.TestCase):
                 it = dataclasses.replace(own, **changes)
                 domains = {"mine": Domain(it.counted | {*more})}
                 known = [A2, any_, sounds]
-                item = leaving.judge(it, domains, host, known, former=[A2, any_])
-                assert item
+                item = judge(it, domains, host, known, former=[A2, any_])
                 self.assertEqual(words is not None, item.obstacles == ())
                 if words is not None:
                     self.assertEqual((functions, words), (item.functions, item.set))
@@ -196,15 +191,13 @@ class JudgeTest(unittest.TestCase):
         # Shelved since, with either alias in [pci]alias or none
         shelved = dataclasses.replace(own, vm_state=SHELVED, counted=frozenset())
         for known in ([A2, any_], [L4]):
-            item = leaving.judge_shelved(shelved, known)
-            assert item
+            item = judge_shelved(shelved, known)
             self.assertEqual(
                 (before, ("gpus",), kept.requests), (item.set, item.unset, item.requests)
             )
             self.assertEqual(([], known == [L4]), (list(item.obstacles), bool(item.remarks)))
         resized = dataclasses.replace(shelved, flavor="g2")
-        item = leaving.judge_shelved(resized, [L4])
-        assert item
+        item = judge_shelved(resized, [L4])
         self.assertObstacle(item, "say what it asks for: none")
         for text, expected in (("=2", "l4:2"), ("2", "l4:2"), ("", None)):
             alone = dataclasses.replace(resized, extra_specs={"gpus": text}, former=None)
@@ -219,13 +212,11 @@ class JudgeTest(unittest.TestCase):
         kept = former.Former("g1", taken, before, {}, {})
         own = instance(uuid=MINE, slots=frozenset(slots), extra_specs=taken, former=kept)
         domain = Domain(frozenset(), frozenset(device_uuid(MINE, slot) for slot in slots))
-        item = leaving.judge(own, {MINE: domain}, HOST, (), [MdevType("nvidia-35", "VGPU")])
-        assert item
+        item = judge(own, {MINE: domain}, HOST, (), [MdevType("nvidia-35", "VGPU")])
         self.assertEqual((before, (*taken,)), (item.set, item.unset))
         (remark,) = item.remarks
         self.assertIn("trait2:CUSTOM_BIG again", remark)
-        item = leaving.judge(own, {MINE: domain}, HOST, (), [MdevType("nvidia-35", "CUSTOM_Q")])
-        assert item
+        item = judge(own, {MINE: domain}, HOST, (), [MdevType("nvidia-35", "CUSTOM_Q")])
         self.assertEqual({"resources:CUSTOM_Q": "2"}, item.set)
         self.assertIn("do not fit", item.remarks[0])
 
@@ -248,8 +239,7 @@ class JudgeTest(unittest.TestCase):
         self.assertObstacle(item, f"several aliases give {ONE}: a2, any", "--alias")
         self.assertEqual(({ONE: None}, {}), (item.functions, item.set))
         domains = {"mine": Domain(frozenset([ONE]))}
-        item = leaving.judge(instance(ONE), domains, HOST, [A2, other], preferred=["any", "l4"])
-        assert item
+        item = judge(instance(ONE), domains, HOST, [A2, other], preferred=["any", "l4"])
         self.assertEqual(((), {ONE: "any"}), (item.obstacles, item.functions))
 
     def test_other_functions_of_a_card(self) -> None:
@@ -270,14 +260,12 @@ class JudgeTest(unittest.TestCase):
             (dataclasses.replace(own, recorded={sounds[0]: "x"}), has[:3], [A2, alias], None),
         ):
             with self.subTest(domain=domain, recorded=what.recorded, known=known):
-                item = leaving.judge(what, {"mine": Domain(frozenset(domain))}, host, known)
-                assert item
+                item = judge(what, {"mine": Domain(frozenset(domain))}, host, known)
                 self.assertEqual((), item.obstacles)
                 self.assertEqual(functions or {ONE: "a2", TWO: "a2"}, item.functions)
                 if functions is every:
                     self.assertEqual(specs, item.set)
                 self.assertEqual(tuple(sounds) if known == [A2] else (), item.losses)
         left = dataclasses.replace(own, recorded={sounds[0]: None})
-        item = leaving.judge(left, {"mine": Domain(frozenset(has))}, host, [A2])
-        assert item
+        item = judge(left, {"mine": Domain(frozenset(has))}, host, [A2])
         self.assertObstacle(item, f"no [pci]alias of this host gives {sounds[0]}, by")

@@ -66,6 +66,9 @@ def has(*functions: PciAddress, mediated: str | None = None) -> Domain:
     return Domain(frozenset(functions), frozenset([mediated] if mediated else []))
 
 
+ONE, AUDIO, NIC = address(1), address(1, 1), address(9)
+
+
 class JudgeTest(unittest.TestCase):
     def judge(
         self,
@@ -101,29 +104,6 @@ class JudgeTest(unittest.TestCase):
         self.assertEqual("= 1", holding.set["gpus"])
         self.assertEqual([], list(holding.obstacles))
 
-    def test_what_it_is_busy_with(self) -> None:
-        for changes, *parts in (
-            ({"task_state": "deleting"}, "deleting", "wait"),
-            ({"migration": "pre-migrating"}, "migration", "pre-migrating", "wait"),
-            ({"vm_state": "error"}, "state is error"),
-            ({"vm_state": "suspended"}, "state is suspended"),
-        ):
-            with self.subTest(changes):
-                own = instance(address(1), **changes)  # type: ignore[arg-type]
-                self.assertObstacle(self.judge(own, hardware(gpu(1))), *parts)
-
-    def test_records_that_differ(self) -> None:
-        host = hardware(gpu(1))
-        missing = self.judge(instance(address(1)), host, domain=Domain())
-        self.assertObstacle(missing, "counts 0000:01:00.0", "no such device")
-        attached = self.judge(instance(), host, domain=has(address(1)))
-        self.assertObstacle(attached, "does not count", "0000:01:00.0", "detach")
-
-    def test_a_function_that_is_a_strangers(self) -> None:
-        others = {OTHER: has(address(1, 1))}
-        holding = self.judge(instance(address(1)), hardware(gpu(1)), others=others)
-        self.assertObstacle(holding, "0000:01:00.1", OTHER)
-
     def test_a_card_that_no_guest_can_have(self) -> None:
         for_all = Unavailable("its group is shared", "use a slot", Source.HOST, Scope.ALL)
         host = hardware(gpu(1), reasons={address(1): (for_all,)})
@@ -132,11 +112,6 @@ class JudgeTest(unittest.TestCase):
         for_new = dataclasses.replace(for_all, scope=Scope.NEW)
         host = hardware(gpu(1), reasons={address(1): (for_new,)})
         self.assertEqual([], list(self.judge(instance(address(1)), host).obstacles))
-
-    def test_cards_of_several_products(self) -> None:
-        host = hardware(gpu(1), gpu(2, L4))
-        holding = self.judge(instance(address(1), address(2)), host)
-        self.assertObstacle(holding, "10de:25b6", "10de:27b8", "resize")
 
     def test_a_virtual_function(self) -> None:
         function, other = PciAddress(0, 1, 0, 4), PciAddress(0, 1, 0, 5)
@@ -174,22 +149,35 @@ class JudgeTest(unittest.TestCase):
         holding = self.judge(own, hardware(gpu(2)), domain=has(*counted))
         self.assertObstacle(holding, "0000:01:00.0", "does not have")
 
-    def test_gpus_by_nova_gpu_as_well(self) -> None:
-        for changes in ({"counted": frozenset([address(2)])}, {"slots": frozenset([SLOT])}):
-            own = instance(address(1), **changes)  # type: ignore[arg-type]
-            self.assertObstacle(self.judge(own, hardware(gpu(1), gpu(2))), "by nova-gpu as well")
-
     def test_devices_of_another_kind(self) -> None:
-        nic = address(9)
-        own = instance(recorded={address(1): "a2", nic: "nic"})
-        holding = self.judge(own, hardware(gpu(1)))
-        self.assertEqual((frozenset([address(1)]), ()), (holding.functions, holding.obstacles))
-        holding = self.judge(instance(address(1), nic), hardware(gpu(1)))
-        self.assertObstacle(holding, "the alias a2", "0000:09:00.0")
+        holding = self.judge(instance(recorded={ONE: "a2", NIC: "nic"}), hardware(gpu(1)))
+        self.assertEqual((frozenset([ONE]), ()), (holding.functions, holding.obstacles))
 
-    def test_an_instance_on_another_host(self) -> None:
-        own = instance(address(1), elsewhere="host2")
-        self.assertObstacle(self.judge(own, hardware(gpu(1))), "on the host host2", "evacuation")
+    def test_obstacles(self) -> None:
+        """What it is busy with, records that differ, and what has no words of nova-gpu"""
+        alone, both = hardware(gpu(1)), hardware(gpu(1), gpu(2, L4))
+        moved = instance(recorded={ONE: None}, migration="finished")
+        for own, host, more, *parts in (
+            (instance(ONE, task_state="deleting"), alone, {}, "deleting", "wait"),
+            (instance(ONE, migration="pre-migrating"), alone, {}, "migration", "pre-", "wait"),
+            (instance(ONE, vm_state="error"), alone, {}, "state is error"),
+            (instance(ONE, vm_state="suspended"), alone, {}, "state is suspended"),
+            # Of the new flavor are the requests, and the domain is on the other host.
+            (moved, alone, {"domain": has(ONE)}, "a migration of it is finished", "wait"),
+            (moved, alone, {"domain": Domain()}, "a migration of it is finished", "wait"),
+            (instance(ONE), alone, {"domain": Domain()}, f"counts {ONE}", "no such device"),
+            (instance(), alone, {"domain": has(ONE)}, "does not count", str(ONE), "detach"),
+            (instance(ONE), alone, {"others": {OTHER: has(AUDIO)}}, str(AUDIO), OTHER),
+            (instance(ONE, address(2)), both, {}, "10de:25b6", "10de:27b8", "resize"),
+            (instance(ONE, counted=frozenset([address(2)])), both, {}, "by nova-gpu as well"),
+            (instance(ONE, slots=frozenset([SLOT])), both, {}, "by nova-gpu as well"),
+            (instance(ONE, NIC), alone, {}, "the alias a2", str(NIC)),
+            (instance(ONE, elsewhere="host2"), alone, {}, "on the host host2", "evacuation"),
+            (instance(recorded={ONE: None}), alone, {}, "does not say by which alias", "resize"),
+        ):
+            with self.subTest(own, more=more):
+                holding = self.judge(own, host, **more)  # type: ignore[arg-type]
+                self.assertObstacle(holding, *parts)
 
     def test_mediated_devices(self) -> None:
         own = instance(extra_specs={"resources:VGPU": "1", "trait:CUSTOM_BIG": "x", "hw:x": "y"})
@@ -267,10 +255,7 @@ class JudgeTest(unittest.TestCase):
     def test_an_alias_that_was_renamed(self) -> None:
         """In [pci]alias, and in the flavor, but not in what Nova has recorded."""
         other = {"recorded": {address(1): "a2", address(9): "nic"}}
-        for text, changes, left in (
-            ("gpu-a2:1", {}, None),
-            ("gpu-a2:1,nic:2", other, "nic:2"),
-        ):
+        for text, changes, left in (("gpu-a2:1", {}, None), ("gpu-a2:1,nic:2", other, "nic:2")):
             own = instance(address(1), extra_specs={"pci_passthrough:alias": text}, **changes)
             holding = self.judge(own, hardware(gpu(1)), domain=has(address(1)))
             self.assertEqual([], list(holding.obstacles))
@@ -336,17 +321,6 @@ class JudgeTest(unittest.TestCase):
         again = instance(address(1), former=kept, extra_specs=ALIAS, requests=requests)
         self.assertEqual(ALIAS, self.judge(again, hardware(gpu(1))).former.specs)  # type: ignore[union-attr]
 
-    def test_a_move_that_is_not_over(self) -> None:
-        """The requests are those of the new flavor, and the domain is on the other host."""
-        own = instance(recorded={address(1): None}, migration="finished")
-        for domain in (has(address(1)), Domain()):
-            holding = self.judge(own, hardware(gpu(1)), domain=domain)
-            self.assertObstacle(holding, "a migration of it is finished", "wait")
-
-    def test_an_older_record(self) -> None:
-        holding = self.judge(instance(recorded={address(1): None}), hardware(gpu(1)))
-        self.assertObstacle(holding, "does not say by which alias", "resize")
-
     def test_what_was_taken_over_in_part(self) -> None:
         """Its record of stock Nova is left, and a takeover goes on from there."""
         own = instance(recorded={address(1): None}, counted=frozenset([address(1)]))
@@ -369,13 +343,9 @@ class ChoiceTest(unittest.TestCase):
         choice = self.choice(1, 3)
         self.assertEqual((address(1), address(2)), choice.cards)
         self.assertEqual(("SYS", "NODE"), choice.paths)
-
-    def test_cards_as_near_as_they_can_be(self) -> None:
-        self.assertIsNone(self.choice(1))
-        self.assertIsNone(self.choice(3, 4))
-        self.assertIsNone(self.choice(1, 2, 3))
-
-    def test_cards_of_others_are_not_chosen(self) -> None:
+        # As near as they can be, or where others have those that are nearer
+        for buses in ((1,), (3, 4), (1, 2, 3)):
+            self.assertIsNone(self.choice(*buses))
         others = {OTHER: has(address(2)), "one-more": has(address(4, 1))}
         self.assertIsNone(self.choice(1, 3, others=others))
 

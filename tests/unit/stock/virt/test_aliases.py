@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import unittest
 from typing import Any
 
 import fixtures
@@ -10,10 +11,11 @@ from nova import exception as nova_exception
 from nova import test
 from nova.pci import request
 
-from nova_gpu.core.model import GPU, PciAddress, Product
+from nova_gpu.core import names
+from nova_gpu.core.model import GPU, DeliveryMode, GroupKey, PciAddress, Product
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.stock.core.holding import Alias
-from nova_gpu.stock.virt import aliases
+from nova_gpu.stock.virt import aliases, providers
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
 from tests.fixtures import hosts, pci
 
@@ -39,15 +41,29 @@ class AliasesTest(test.NoDBTestCase):
         functions = aliases.read(GPUS, self.slots, self.companions, roots, spec)
         return functions.given_by(aliases.configured(texts))
 
-    def test_one_product(self) -> None:
-        words = {"gpus": "= 1", "gpu:model": "s== A2"}
-        self.assertEqual([Alias("a2", (ONE,), words)], self.read({**OF_A2, "name": "a2"}))
-
     def test_several_products(self) -> None:
         """Nova joins what has one name."""
         self.host.add_gpu(str(TWO), "10de", "27b8")
         found = self.read({**OF_A2, "name": "any"}, {**OF_L4, "name": "any"})
         self.assertEqual([Alias("any", (ONE, TWO), {})], found)
+        # What it does not read
+        unnamed = '{"vendor_id": "10de", "product_id": "25b6"}'
+        for text in ("no json", "[]", "3", unnamed, {**OF_A2, "name": 1}):
+            with self.subTest(text):
+                self.assertEqual(1, len(self.read(text, {**OF_A2, "name": "a2"})))
+
+    def test_device_types(self) -> None:
+        """As Nova gives them: a card that can have virtual functions by its own type alone."""
+        self.host.add_gpu(str(TWO), "10de", "27b8", totalvfs=32)
+        for kind, cards in (
+            ({}, [ONE]),
+            ({"device_type": "type-PCI"}, [ONE]),
+            ({"device_type": "type-PF"}, [TWO]),
+            ({"device_type": "type-VF"}, []),
+        ):
+            with self.subTest(kind):
+                aliases_ = [self.read({**ids, **kind, "name": "own"}) for ids in (OF_A2, OF_L4)]
+                self.assertEqual(cards, [c for each in aliases_ for a in each for c in a.cards])
 
     def test_virtual_functions(self) -> None:
         """Those that have a vGPU, by the ids of their own"""
@@ -77,31 +93,6 @@ class AliasesTest(test.NoDBTestCase):
         self.assertEqual([both, Alias("s", (), {}, (*self.companions,))], found)
         self.companions = []
         self.assertEqual([], self.read({**sound, "name": "s"}))
-
-    def test_one_that_nova_does_not_read(self) -> None:
-        unnamed = '{"vendor_id": "10de", "product_id": "25b6"}'
-        for text in ("no json", "[]", "3", unnamed, {**OF_A2, "name": 1}):
-            with self.subTest(text):
-                self.assertEqual(1, len(self.read(text, {**OF_A2, "name": "a2"})))
-
-    def test_device_types(self) -> None:
-        """As Nova gives them: a card that can have virtual functions by its own type alone."""
-        self.host.add_gpu(str(TWO), "10de", "27b8", totalvfs=32)
-        for device_type, cards in (
-            (None, [ONE]),
-            ("type-PCI", [ONE]),
-            ("type-PF", [TWO]),
-            ("type-VF", []),
-        ):
-            with self.subTest(device_type):
-                kind = {"device_type": device_type} if device_type else {}
-                found = [
-                    card
-                    for ids in (OF_A2, OF_L4)
-                    for alias in self.read({**ids, **kind, "name": "own"})
-                    for card in alias.cards
-                ]
-                self.assertEqual(cards, found)
 
     def test_what_device_spec_adds(self) -> None:
         """Classes and traits are those of Placement, in its own form."""
@@ -137,3 +128,17 @@ class AliasesTest(test.NoDBTestCase):
 def _aliases_of_nova() -> dict[str, Any]:
     read = request.get_alias_from_config
     return dict(getattr(read, "__wrapped__", read)())  # cached since 2026.2
+
+
+class FunctionTest(unittest.TestCase):
+    def test_of_stock_nova(self) -> None:
+        function = PciAddress(0, 0x3B, 0x1F, 7)
+        for name in ("host1_0000:3B:1F.7", "host1_pci_0000_3b_1f_7", "a_b_0000:3b:1f.7"):
+            self.assertEqual(function, providers.function_of(name), name)
+        far = providers.function_of("host1_10000:01:00.0")
+        self.assertEqual(PciAddress(0x10000, 1, 0, 0), far)
+
+    def test_of_others(self) -> None:
+        own = names.provider_name("host1", GroupKey("10de", "25b6", DeliveryMode.PCI))
+        for name in ("host1", own, "host1_pci_0000_3b_00", "0000:3b:00.0", "host1_0000:3b:00.8"):
+            self.assertIsNone(providers.function_of(name), name)
