@@ -13,22 +13,6 @@ from tools.environments import NEWEST, RELEASES
 
 ROOT = pathlib.Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-SETUPTOOLS = PROJECT["tool"]["setuptools"]
-
-
-class TestPackages(unittest.TestCase):
-    def test_none_is_novas_own(self):
-        shims = {"nova.virt.gpu"}
-        novas = {name for name in SETUPTOOLS["packages"] if name.split(".")[0] == "nova"}
-        self.assertEqual([shims, shims], [novas, set(SETUPTOOLS["package-dir"])])
-        for folder in SETUPTOOLS["package-dir"].values():
-            self.assertTrue((ROOT / folder / "__init__.py").is_file())
-
-    def test_data_files_are_packaged(self):
-        for package, patterns in SETUPTOOLS["package-data"].items():
-            folder = ROOT.joinpath(*package.split("."))
-            for pattern in patterns:
-                self.assertTrue(list(folder.glob(pattern)), f"{package}: {pattern}")
 
 
 class TestEntryPoints(unittest.TestCase):

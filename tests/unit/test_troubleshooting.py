@@ -38,9 +38,3 @@ class TroubleshootingTest(unittest.TestCase):
             text = reasons.told(str(error(*(reasons.ANY for _ in parameters))))
             with self.subTest(name):
                 self.assertEqual(text, text if text in described else "no entry for it")
-
-    def test_what_is_looked_for(self) -> None:
-        text = f"group {reasons.ANY} has devices that are not its own, but others'; mend that"
-        self.assertEqual("has devices that are not its", reasons.told(text))
-        self.assertEqual("", reasons.told(f"{reasons.ANY} of {reasons.ANY}"))
-        self.assertNotIn("it is haunted by something", page())

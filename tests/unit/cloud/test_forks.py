@@ -49,9 +49,6 @@ class Inner:
         def test_skips(self) -> None:
             self.skipTest("nothing to do")
 
-        def test_dies(self) -> None:
-            os._exit(3)
-
         def test_fails_at_its_end(self) -> None:
             self.addCleanup(self.fail, "at its end")
 

@@ -12,6 +12,7 @@ import fixtures
 import testtools
 
 from lab.bare import base, isolation
+from lab.bare.store import Store
 
 
 class RunTest(testtools.TestCase):
@@ -49,25 +50,6 @@ class RunTest(testtools.TestCase):
         self.assertFalse(self.root.exists())
         self.assertTrue(pathlib.Path("/usr/bin").exists())
 
-    def test_nothing_outlives_the_command(self) -> None:
-        script = "setsid sleep 600 >/dev/null 2>&1 & (setsid sh -c 'sleep 0.1' &); sleep 0.5; ! {}"
-        # What its parent left is reaped.
-        zombies = "cat /proc/[0-9]*/stat 2>/dev/null | grep -q ') Z '"
-        self.assertEqual(0, self.run_in(script.format(zombies)))
-        self.assertEqual([], self.inside())
-
-    def inside(self) -> list[str]:
-        """The processes whose root is this test's."""
-        found = []
-        for entry in pathlib.Path("/proc").iterdir():
-            if entry.name.isdigit():
-                try:
-                    if os.path.samefile(entry / "root", self.root):
-                        found.append(entry.name)
-                except OSError:
-                    continue
-        return found
-
 
 class FolderTest(testtools.TestCase):
     def setUp(self) -> None:
@@ -93,3 +75,23 @@ class FolderTest(testtools.TestCase):
         )
         self.assertIn("root/in is a mount; umount it", ran.stdout)
         self.assertTrue((self.parent / "etc/hostname").exists())
+
+
+class StoreTest(testtools.TestCase):
+    def test_what_another_user_put_there_or_changed_is_not_found(self) -> None:
+        folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        store, file = Store(folder / "store"), folder / "file"
+        file.write_bytes(b"content")
+        kept = store.put("a", file)
+        self.assertEqual(kept, store.find("a"))
+        kept.write_bytes(b"CONTENT")
+        self.assertIsNone(store.find("a"))
+        kept = store.put("a", file)
+        kept.unlink()
+        kept.symlink_to(file)
+        self.assertIsNone(store.find("a"))
+        if os.geteuid() == 0:
+            kept.unlink()
+            kept.write_bytes(b"content")
+            os.chown(kept, 65534, 65534)
+            self.assertIsNone(store.find("a"))
