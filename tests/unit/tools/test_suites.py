@@ -7,7 +7,7 @@ import unittest
 from collections.abc import Sequence
 
 from tests.cloud import running
-from tools import environments, outcomes, suites
+from tools import environments, outcomes, suites, tiers
 from tools.outcomes import Outcome, Row
 
 # stestr 4.2
@@ -128,6 +128,22 @@ class CommandTest(unittest.TestCase):
         done = Outcome(skipped={"a": "needs a real GPU", "b": "late"})
         suites.refuse_skips(done)
         self.assertEqual((["a"], 1), (list(done.skipped), len(done.failed)))
-        lines = (environments.ROOT / "tests/allowed-skips.txt").read_text().splitlines()
-        without = [each for each in lines if each[:1] not in ("", "#") and " -- " not in each]
-        self.assertEqual([], without, "each says why")
+
+
+class TiersTest(unittest.TestCase):
+    PARTS = (*tiers.RUN, *tiers.LONG)
+
+    def test_no_suite_is_in_neither(self) -> None:
+        named = {word for part in self.PARTS for word in shlex.split(part.command)}
+        self.assertIn("--short", shlex.split(tiers.RUN[0].command))
+        for name, suite in suites.SUITES.items():
+            in_tiers = name in named or (suite.short is not None and suite.long is None)
+            self.assertNotEqual(in_tiers, bool(suite.on_request), name)
+            self.assertNotEqual(suite.short is suite.long is None, not suite.on_request, name)
+
+    def test_no_script_of_ci_and_no_release_is_in_neither(self) -> None:
+        commands = [part.command for part in self.PARTS]
+        scripts = {f".ci/{path.name}" for path in (environments.ROOT / ".ci").iterdir()}
+        self.assertEqual(set(), scripts - {".ci/run", ".ci/long", *commands})
+        for nova in {*environments.RELEASES} - {environments.NEWEST}:
+            self.assertIn(f"tools/test --nova {nova} functional", commands)
