@@ -73,8 +73,8 @@ class HostsTest(test.NoDBTestCase):
             },
             self.answers(gpus="= 2", gpu_arch="s== fermi"),
         )
-        full = {"free": (4, "4 VCPU asked for, 0 free after 4")}
-        self.assertEqual(full, {"free": self.answers(gpus="= 1")["free"]})
+        of_processors = (4, "4 VCPU asked for, 0 free after 4")
+        self.assertEqual(of_processors, self.answers(gpus="= 1")["free"])
 
     def test_conditions_and_several_groups(self) -> None:
         both, other = self.add_host("both"), self.add_host("other")

@@ -143,8 +143,6 @@ class StartTest(unittest.TestCase):
         nova = _Nova({}, "ERROR")
         nova.fault = {"message": "No valid host was found."}
         self.assertEqual("mine is ERROR: No valid host was found", self.refused(nova))
-        said = self.refused(_Nova({}, "PAUSED"))
-        self.assertEqual("mine is PAUSED: only stopped and shelved servers can be started", said)
         nova = _Nova({"start": "ACTIVE"})
         nova.task_state = "rebuilding"
         self.assertIn("mine is SHUTOFF, busy with rebuilding; look at", self.refused(nova))
