@@ -106,11 +106,6 @@ class PluginTest(unittest.TestCase):
         self.assertEqual(self.sample("nova-compute.conf.sample"), self.options())
         self.run_plugin("n-sch n-cond")
         self.assertEqual(self.sample("nova-scheduler.conf.sample"), self.options())
-        printed = self.run_plugin("n-api")
-        self.assertEqual({}, self.options())
-        self.assertTrue([each for each in printed if "flavor create" in each])
-        printed = self.run_plugin("n-cond placement-api")
-        self.assertEqual(["plugin nova-gpu", "virt libvirt lxc"], printed)
 
     def test_kvm(self) -> None:
         printed = self.run_plugin("n-api n-cpu", NOVA_GPU_VIRT_TYPE="kvm")

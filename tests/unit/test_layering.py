@@ -11,17 +11,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import tomllib
 import unittest
 
 import nova_gpu
-from tests.fixtures.sources import imports
 
 PACKAGE = pathlib.Path(nova_gpu.__file__).parent
 ROOT = PACKAGE.parent
 CLIENT = ROOT / "osc_gpu"
-# A packager may leave these out.
-EXTENSIONS = ("fabric", "licence", "stock", "osc_gpu/fleet", "osc_gpu/stock")
 
 
 @functools.cache
@@ -32,37 +28,6 @@ def modules() -> dict[str, ast.Module]:
 
 
 class ImportsTest(unittest.TestCase):
-    def test_core_has_the_standard_library_only(self) -> None:
-        allowed = {*sys.stdlib_module_names, "nova_gpu"}
-        found = [
-            (path, name)
-            for path, tree in modules().items()
-            if "/core/" in path
-            for name in imports(tree)
-            if name.partition(".")[0] not in allowed
-        ]
-        self.assertEqual([], found)
-
-    def test_no_test_imports_another(self) -> None:
-        """Their bases lie in fixtures."""
-        found = [
-            (str(path.relative_to(ROOT)), name)
-            for path in sorted((ROOT / "tests/unit").rglob("*.py"))
-            for name in imports(ast.parse(path.read_text()))
-            if re.match(r"tests\.(unit|functional)\..*\btest_", name)
-        ]
-        self.assertEqual([], found)
-
-    def test_privsep_is_imported_when_it_is_used(self) -> None:
-        text = (
-            "import sys, nova_gpu.privsep as p; before = 'oslo_privsep' in sys.modules;"
-            "print(before, callable(p.vgpu.make), 'oslo_privsep' in sys.modules);"
-            "print(hasattr(p, 'none'))"
-        )
-        command = [sys.executable, "-W", "ignore", "-c", text]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-        self.assertEqual("False True True\nFalse\n", done.stdout, done.stderr)
-
     def test_nova_compute_goes_on_when_its_files_are_another_releases(self) -> None:
         """From the upgrade of the package to the restart of the service; here they are gone."""
         with tempfile.TemporaryDirectory() as folder:
@@ -108,18 +73,3 @@ class NamespacesTest(unittest.TestCase):
             self.assertTrue(self.WAYS_IN.search(line), line)
         found = [path for path in modules() if self.WAYS_IN.search((ROOT / path).read_text())]
         self.assertEqual([], found)
-
-
-class PackagesTest(unittest.TestCase):
-    def test_are_installed(self) -> None:
-        metadata = tomllib.loads((ROOT / "pyproject.toml").read_text())
-        listed = set(metadata["tool"]["setuptools"]["packages"])
-        folders = {path.rpartition("/")[0] for path in modules() if path.endswith("/__init__.py")}
-        names = {folder.replace("/", ".") for folder in folders - {"nova_gpu/virt_ext"}}
-        # A packager may leave an extension out.
-        paths = {name: name.replace(".", "/").removeprefix("nova_gpu/") for name in listed}
-        gone = tuple(
-            name for name in EXTENSIONS if not ((PACKAGE / name).is_dir() or (ROOT / name).is_dir())
-        )
-        away = {name for name, path in paths.items() if path.startswith(gone)}
-        self.assertEqual(names | {"nova.virt.gpu"}, listed - away)

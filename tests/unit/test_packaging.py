@@ -1,34 +1,99 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import ast
 import configparser
+import functools
 import importlib
 import pathlib
 import re
+import subprocess
+import sys
 import tomllib
 import unittest
+from collections.abc import Iterable
+from importlib import metadata
 
-from tests.fixtures.sources import listed, name_of
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.fixtures.sources import imports, listed, name_of
 from tools.environments import NEWEST, RELEASES
 
 ROOT = pathlib.Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-SETUPTOOLS = PROJECT["tool"]["setuptools"]
+
+# Imported where they are, and no requirement: libvirt's bindings are the compute host's.
+_OPTIONAL = {"libvirt", "pynvml"}
+
+# Imports the modules named by the arguments, but for the packages that the first one names.
+_IMPORT = """
+import importlib, sys
+refused = set(sys.argv[1].split(","))
+class Refusal:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in refused:
+            raise ModuleNotFoundError(f"{name} is not among the client's requirements", name=name)
+sys.meta_path.insert(0, Refusal())
+for name in sys.argv[2:]:
+    importlib.import_module(name)
+"""
 
 
-class TestPackages(unittest.TestCase):
-    def test_none_is_novas_own(self):
-        shims = {"nova.virt.gpu"}
-        novas = {name for name in SETUPTOOLS["packages"] if name.split(".")[0] == "nova"}
-        self.assertEqual([shims, shims], [novas, set(SETUPTOOLS["package-dir"])])
-        for folder in SETUPTOOLS["package-dir"].values():
-            self.assertTrue((ROOT / folder / "__init__.py").is_file())
+def closure(requirements: Iterable[str]) -> set[str]:
+    """Return the names of all distributions that are installed with *requirements*."""
+    names: set[str] = set()
+    waiting = [Requirement(text) for text in requirements]
+    while waiting:
+        requirement = waiting.pop()
+        name = canonicalize_name(requirement.name)
+        if name in names or (requirement.marker and not requirement.marker.evaluate({"extra": ""})):
+            continue
+        names.add(name)
+        waiting += map(Requirement, metadata.requires(name) or ())
+    return names
 
-    def test_data_files_are_packaged(self):
-        for package, patterns in SETUPTOOLS["package-data"].items():
-            folder = ROOT.joinpath(*package.split("."))
-            for pattern in patterns:
-                self.assertTrue(list(folder.glob(pattern)), f"{package}: {pattern}")
+
+@functools.cache
+def _packages() -> dict[str, set[str]]:
+    """The distributions of each top-level package that is installed"""
+    found = metadata.packages_distributions()
+    return {package: set(map(canonicalize_name, names)) for package, names in found.items()}
+
+
+class ClientTest(unittest.TestCase):
+    def test_every_module_is_imported_without_nova(self) -> None:
+        own = closure(listed("requirements.txt"))
+        self.assertNotIn("nova", own)
+        refused = {
+            package
+            for package, names in _packages().items()
+            if not names & own and package not in ("nova_gpu", "osc_gpu")
+        }
+        refused -= set(sys.stdlib_module_names)
+        self.assertLess({"nova", "eventlet", "sqlalchemy"}, refused)
+        modules = [
+            ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+            for path in sorted((ROOT / "osc_gpu").rglob("*.py"))
+        ]
+        self.assertIn("osc_gpu.capacity", modules)
+        argv = [sys.executable, "-W", "ignore", "-c", _IMPORT, ",".join(refused), *modules]
+        done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True)
+        self.assertEqual("", done.stderr[-2000:])
+
+
+class HostTest(unittest.TestCase):
+    def test_all_that_is_imported_is_there_with_nova(self) -> None:
+        """Also where nova-gpu is installed without its extra, beside a Nova."""
+        imported = {
+            name.partition(".")[0]
+            for path in (ROOT / "nova_gpu").rglob("*.py")
+            for name in imports(ast.parse(path.read_text()))
+        }
+        others = imported - set(sys.stdlib_module_names) - _OPTIONAL - {"nova_gpu"}
+        self.assertIn("oslo_config", others)
+        there = closure([*listed("requirements.txt"), "nova"])
+        self.assertEqual([], [package for package in others if not _packages()[package] & there])
 
 
 class TestEntryPoints(unittest.TestCase):

@@ -5,22 +5,21 @@ doc/ext/reference; here is what these are made of, and what is written by hand."
 from __future__ import annotations
 
 import pathlib
-import re
 import tomllib
 import unittest
 
 import os_traits
 
-from doc.ext.reference import commands, tables, traits
+from doc.ext.reference import commands, traits
 from lab.cloud import guide
 from lab.cloud.page import DOTS
-from nova_gpu import notifications
 from nova_gpu.core import names
 from nova_gpu.core.model import Product
 from nova_gpu.core.placement import group_traits
 from nova_gpu.core.sets import set_traits
 from nova_gpu.core.sets.partitions import Partition
 from nova_gpu.core.vgpu.vgpu import VGPUType
+from tests.fixtures import reasons
 
 ROOT = pathlib.Path(__file__).parents[2]
 DOC = ROOT / "doc/source"
@@ -38,12 +37,6 @@ def openstack_commands() -> set[str]:
 class TablesTest(unittest.TestCase):
     """Those of doc/ext/reference. Sphinx finds a name that there is not."""
 
-    def test_each_is_on_one_page(self) -> None:
-        pages = "\n".join(path.read_text() for path in DOC.rglob("*.rst"))
-        for directive, there in (("table", tables.TABLES), ("options", commands.PROGRAMS)):
-            shown = re.findall(rf"(?m)^\.\. nova-gpu-{directive}:: (.+)$", pages)
-            self.assertEqual(sorted(there), sorted(shown))
-
     def test_every_trait_is_explained(self) -> None:
         """Those that there are names of, and those that groups get."""
         explained = [each.prefix for each in (*traits.TRAITS, *traits.VGPU_TRAITS)]
@@ -60,42 +53,8 @@ class TablesTest(unittest.TestCase):
             self.assertTrue([each for each in got if each.startswith(prefix)], prefix)
         self.assertEqual([], [each for each in got if not each.startswith(tuple(explained))])
 
-    def test_every_option_is_explained(self) -> None:
-        for command in commands.commands("nova-gpu"):
-            told = "\n".join(command.options())
-            for action in command.parser._actions:
-                named = action.option_strings[-1] if action.option_strings else action.metavar
-                self.assertRegex(told, rf"(?m)^\.\. option:: (.*, )?{named}\b", command.line)
-            self.assertTrue(command.help, command.line)
-
 
 class ReferenceTest(unittest.TestCase):
-    def test_files_of_state(self) -> None:
-        """Each file and folder below ``[DEFAULT]state_path``, and no other"""
-        modules = [
-            *(ROOT / "nova_gpu/virt").rglob("*.py"),
-            *(ROOT / "nova_gpu/fabric").rglob("*.py"),
-            *(ROOT / "nova_gpu/privsep").glob("*.py"),
-        ]
-        code = "".join(each.read_text() for each in modules)
-        written = re.findall(r'"(gpu-[a-z.-]+)"', code)
-        listed = re.findall(r"^``(gpu-[a-z.-]+)``", read("contributor/state"), re.MULTILINE)
-        if not (ROOT / "nova_gpu/fabric").is_dir():
-            listed.remove("gpu-modules.json")
-        self.assertEqual(sorted(written), sorted(listed))
-
-    def test_the_version_of_notifications(self) -> None:
-        page = read("admin/health")
-        self.assertIn(f'"nova_object.version": "{notifications.VERSION}"', page)
-
-    def test_openstack_commands(self) -> None:
-        page = read("reference/commands")
-        there = openstack_commands()
-        shown = re.findall(r"``(gpu(?: [a-z]+)+)", page)
-        self.assertEqual(there, set(shown) & there)
-        if (ROOT / "osc_gpu/fleet").is_dir():
-            self.assertEqual(set(), {each for each in shown if not each.startswith(tuple(there))})
-
     def test_each_command_has_an_example_that_is_run(self) -> None:
         """By ``tools/lab guide``; one whose output nobody looks at is none."""
         shown = {
@@ -109,3 +68,29 @@ class ReferenceTest(unittest.TestCase):
         for each in ("nova-gpu-status upgrade check", *wanted):
             outputs = [shown[text] for text in shown if f"{text} ".startswith(f"{each} ")]
             self.assertTrue(any({*each} - {DOTS} for each in outputs), each)
+
+
+class TroubleshootingTest(unittest.TestCase):
+    def test_each_error_has_its_entry(self) -> None:
+        described = " ".join(read("admin/troubleshooting").replace("``", " ").split())
+        lacking = {}
+        found = 0
+        for module in sorted(reasons.PACKAGE.rglob("*.py")):
+            if module.relative_to(reasons.PACKAGE).parts[0] == "cmd":
+                continue
+            for text in reasons.errors(module):
+                if looked_for := reasons.told(text):
+                    found += 1
+                    if looked_for not in described:
+                        lacking[looked_for] = module.name
+        self.assertGreater(found, 100)
+        self.assertEqual({}, lacking, f"{'troubleshooting'} has no entry for these")
+
+    def test_each_kind_of_error_has_its_entry(self) -> None:
+        described = " ".join(read("admin/troubleshooting").replace("``", " ").split())
+        for name, error in reasons.ERRORS.items():
+            if not (parameters := reasons.parameters(error)):
+                continue  # a kind of kinds
+            text = reasons.told(str(error(*(reasons.ANY for _ in parameters))))
+            with self.subTest(name):
+                self.assertEqual(text, text if text in described else "no entry for it")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import json
 import pathlib
 import re
@@ -23,10 +22,9 @@ from unittest import mock
 from oslo_config import fixture as config_fixture
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import availability, exception, health_verdict
+from nova_gpu.core import availability
 from nova_gpu.core.model import MIGInstance, PciAddress
 from nova_gpu.host.nvidia import nvml
-from nova_gpu.host.vgpu import virtual_functions
 from nova_gpu.virt.inventory import discovery
 from tests.fixtures import (
     cdi,
@@ -35,8 +33,6 @@ from tests.fixtures import (
     nodes,
     pci,
     processors,
-    reasons,
-    sriov_kernel,
     vgpu,
 )
 
@@ -362,23 +358,6 @@ def machine(state: str) -> Iterator[Machine]:
         yield on
 
 
-# The modules that judge a card, and what of their texts no state here has
-_JUDGES = (
-    *("host/vfio/passthrough", "virt/delivery/container_nodes", "virt/delivery/pci_passthrough"),
-    *("virt/delivery/pci_aliases", "virt/inventory/discovery", "host/pci/consoles"),
-)
-_OF_NO_STATE = {
-    "its files in sysfs cannot be": "a fault of the kernel, of which its log tells",
-    "is a module of an HGX": "tests of boards with NVSwitches",
-    "is coherent with the processor's, and": "no setting changes it",
-    "Set the module option NVreg_DeviceFileMode=0666 of": "advice, and no reason",
-    "frame buffer device": "a name that the kernel writes",
-    "instances have vGPUs of it, and": "needs instances",
-    "it is in MIG mode, and": "needs instances",
-    "compute instances that share the memory": "the card's others are given",
-}
-
-
 class WalkTest(unittest.TestCase):
     def setUp(self) -> None:
         facts = nvml.NvmlFacts(mig=(MIGInstance(9, 0, "1g.18gb", 16384, slices=1),))
@@ -386,11 +365,10 @@ class WalkTest(unittest.TestCase):
         self.enterContext(query)
 
     def test_all_pairs(self) -> None:
-        used, texts = set(), []
+        used = set()
         for state in STATES:
             with machine(state) as on:
                 text = on.text() or ""
-            texts.append(text)
             advice = [remedy for remedy in REMEDIES if re.search(remedy, text)]
             self.assertTrue(advice, f"{state}: no remedy of this test: {text}")
             used.update(advice)
@@ -400,64 +378,3 @@ class WalkTest(unittest.TestCase):
                     reason = text.partition(";")[0]
                     self.assertNotIn(reason, on.text() or "")
         self.assertEqual(set(), REMEDIES.keys() - used)
-        self.check_that_each_has_a_state(" ".join(texts))
-
-    def check_that_each_has_a_state(self, texts: str) -> None:
-        modules = [reasons.PACKAGE / f"{name}.py" for name in _JUDGES]
-        without = {
-            reason
-            for module in modules
-            for text in reasons.errors(module)
-            if (reason := reasons.told(text)) and reason not in texts
-        }
-        self.assertEqual(set(_OF_NO_STATE), without)
-
-
-class NumbersTest(unittest.TestCase):
-    """``[gpu]virtual_functions`` by what cards allow: a number that is advised is a valid one."""
-
-    def enable(self, host: hosts.Host, number: int) -> str | None:
-        try:
-            virtual_functions.parse([f"{CARD}={number}"])
-            virtual_functions.enable(_ADDRESS, number, host.roots, 30)
-        except exception.GPUError as error:
-            return str(error)
-        return None
-
-    def test_all_pairs(self) -> None:
-        advised = 0
-        for (vendor, product), most, number in itertools.product(
-            (("8086", "56c0"), ("10de", "26b9"), ("1002", "74a1")), (0, 1, 3), (1, 2, 4)
-        ):
-            with (
-                self.subTest(vendor, most=most, number=number),
-                tempfile.TemporaryDirectory() as folder,
-            ):
-                host = hosts.Host(pathlib.Path(folder))
-                host.add_gpu(CARD, vendor, product, totalvfs=most)
-                with sriov_kernel.SriovKernel(host):
-                    text = self.enable(host, number) or ""
-                    if match := re.search(r"set the option to (\d+)", text):
-                        advised += 1
-                        again = self.enable(host, int(match[1])) or ""
-                        self.assertNotIn("is not a number of functions", again)
-                        self.assertNotIn("set the option to", again)
-        self.assertGreater(advised, 3)
-
-
-class HealthTest(unittest.TestCase):
-    """What NVML says of a card: a state that is well has no text, each other one its own remedy."""
-
-    def test_fabric(self) -> None:
-        """A card that has joined is never told to start what runs, nor a healthy one anything."""
-        for state, status, mask in itertools.product((0, 1, 2, 3), (0, 999), range(1 << 12)):
-            health = health_verdict.NvmlHealth(
-                fabric_state=state, fabric_status=status, fabric_health=mask
-            )
-            text = str(health_verdict.of_nvml(health) or "")
-            if "check that nvidia-fabricmanager runs" in text:
-                self.assertTrue(state in (1, 2) or (state == 3 and status), health)
-                self.assertIn("FABRIC_MODE=0", text)
-            elif text:
-                self.assertEqual((3, 0), (state, status))
-                self.assertIn("reset the card with its NVSwitches", text)

@@ -1,18 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
+import os
+import subprocess
 
 import testtools
 
-from nova_gpu.cmd import cards
-from nova_gpu.core.model import GPU, Link, LinkType, PciAddress, Product
-from nova_gpu.core.topology import topology
-from tests.fixtures import cleaned, hosts, kernel, nvidia, vgpu
-from tests.fixtures import nvml as machines
+from nova_gpu.cmd import cards, output
+from nova_gpu.core.model import GPU, PciAddress, Product
+from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, VGPUType
+from nova_gpu.host.state import quarantine
+from tests.fixtures import cards as made
+from tests.fixtures import cleaned, hosts, kernel, vgpu
 from tests.fixtures.bases import commands as base
 from tests.fixtures.cards import reasons
 
+CARD = "0000:04:00.0"
+
 
 class TableTest(testtools.TestCase):
+    def test_mig_instances(self):
+        types = {"1g.18gb": VGPUType("1g.18gb", memory_mib=16384, per_card=2, slices=1)}
+        parent = Parent(Kind.INSTANCE, {}, {"1g.18gb": 2}, {"1g.18gb": (900, 1000)})
+        (shown,) = all_of_it = cards.describe_vgpus(
+            DividedCard(types, {PciAddress.parse(CARD): parent})
+        )
+        self.assertEqual(
+            (True, False, 2, 0), tuple(shown[key] for key in ("mig", "plain", "made", "available"))
+        )
+        self.assertEqual(["1g.18gb: 2 MIG instances, 16384 MiB"], list(cards.vgpu_lines(all_of_it)))
+
     def test_a_card_that_an_instance_has_needs_no_proof(self):
         card = GPU(PciAddress.parse("0000:01:00.0"), Product("10de", "2335"), 0x030200)
         dirty = cards.Card(card, dirty="it was not cleaned")
@@ -26,35 +42,6 @@ class TableTest(testtools.TestCase):
             self.assertEqual((reason is None, reason), (described["offered"], described["reason"]))
         ill = cards.Card(card, reasons("it is ill"), dirty="it was not cleaned")
         self.assertEqual("it is ill", cards.described(ill, held, None)["reason"])
-
-    def test_unknown_is_said(self):
-        card = GPU(PciAddress.parse("0000:01:00.0"), Product("10de", "ffff"), 0x030200)
-        shown = cards.table(
-            [cards.described(cards.Card(card, reasons("it is with nobody")), {}, None)]
-        )
-        self.assertIn("| unknown      | unknown    |", shown)
-        self.assertIn("0000:01:00.0: it is with nobody", shown)
-        self.assertIn("[gpu]product says what it is", shown)
-
-    def test_a_known_one_needs_no_remark(self):
-        card = GPU(
-            PciAddress.parse("0000:01:00.0"),
-            Product("10de", "2335", "H200", "hopper", 143771),
-            0x030200,
-            links=(Link(PciAddress.parse("0000:02:00.0"), LinkType.NVLINK, 18),),
-        )
-        described = cards.described(cards.Card(card), {card.address: ("one",)}, None)
-        self.assertNotIn("unknown", cards.table([described]))
-        self.assertEqual(
-            [{"peer": "0000:02:00.0", "type": "nvlink", "width": 18}], described["links"]
-        )
-        self.assertRegex(cards.table([described]), r"\| yes +\| one +\|")
-
-    def test_who_has_it_is_not_known(self):
-        card = GPU(PciAddress.parse("0000:01:00.0"), Product("10de", "2335"), 0x030200)
-        shown = cards.table([cards.described(cards.Card(card), {}, "no answer")], "no answer")
-        self.assertRegex(shown, r"\| yes +\| unknown +\|")
-        self.assertIn("Cannot tell which instance has which GPU: no answer", shown)
 
 
 class ListTest(base.CommandTestCase):
@@ -107,35 +94,6 @@ class ListTest(base.CommandTestCase):
         self.assertRegex(shown, r"0000:04:00.0 .*\| no +\|")
         self.assertIn(f"0000:04:00.0: {reason}", shown)
 
-    def test_what_nvml_tells_where_the_switches_are_not_on_pci(self):
-        hosts.build("b200-8", self.root)
-        self.configure("lxc", "nvml_timeout = 120\nnvml = true")
-        library = self.useFixture(machines.Library())
-        for spelling in machines.ABSENT:
-            library.say(*machines.b200(spelling))
-            words = ("--config-file", self.conf, "list", "--json")
-            done = base.fresh(base.MAIN.format("gpu"), *words)
-            self.assertEqual(0, done.returncode, done.stderr)
-            found = json.loads(done.stdout)
-            self.assertEqual([183359] * 8, [card["memory_mib"] for card in found], done.stderr)
-            self.assertEqual(
-                [nvidia.gpu_uuid(card["address"]) for card in found],
-                [card["uuid"] for card in found],
-            )
-            gpus = [
-                GPU(
-                    PciAddress.parse(card["address"]),
-                    Product("10de", "2901"),
-                    0x030200,
-                    links=tuple(
-                        Link(PciAddress.parse(link["peer"]), LinkType.NVLINK, link["width"])
-                        for link in card["links"]
-                    ),
-                )
-                for card in found
-            ]
-            self.assertEqual([0] * 8, [*topology.circles(gpus).values()])
-
     def test_in_parts(self):
         self.configure("kvm")
         host = hosts.Host(self.root)
@@ -164,11 +122,6 @@ class ListTest(base.CommandTestCase):
         self.assertIn(f"{self.root}/sys", done.stderr)
         self.assertIn("[gpu]sysfs_root", done.stderr)
 
-    def test_usage(self):
-        self.assertEqual(2, self.nova_gpu("host").returncode)
-        arguments = ("host", "prepare", "--apply", "--undo")
-        self.assertEqual(2, self.nova_gpu(*arguments).returncode)
-
 
 class LogTest(base.CommandTestCase):
     def test_no_file_of_nova_computes(self):
@@ -178,3 +131,73 @@ class LogTest(base.CommandTestCase):
         hosts.Host(self.root)
         self.nova_gpu("list")
         self.assertEqual([], [*folder.iterdir()])
+
+
+class QuarantineTest(base.CommandTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        hosts.Host(self.root).add_gpu(CARD, "10de", "2335", driver="nvidia")
+
+    def test_listed_by_both_commands(self) -> None:
+        self.configure("lxc")
+        entry = quarantine.entry(made.card(CARD), "it has a stain", "wipe it")
+        quarantine.put(self.root / "gpu-quarantine", entry)
+        (card,) = json.loads(self.nova_gpu("list", "--json").stdout)
+        self.assertFalse(card["offered"])
+        self.assertIn("it has a stain; wipe it", card["reason"])
+        listed = self.nova_gpu("quarantine", "list").stdout
+        self.assertRegex(listed, rf"^{CARD} \(10de:2335\): since 20.*: it has a stain; wipe it")
+        self.assertEqual(0, self.nova_gpu("quarantine", "release", CARD).returncode)
+        self.assertEqual("[]\n", self.nova_gpu("quarantine", "list", "--json").stdout)
+        done = self.nova_gpu("quarantine", "release", CARD)
+        self.assertEqual(1, done.returncode)
+        self.assertIn(f"GPU {CARD} is not in quarantine", done.stdout + done.stderr)
+        self.assertEqual(2, self.nova_gpu("quarantine", "release", "nonsense").returncode)
+        self.assertEqual(2, self.nova_gpu("quarantine", "release").returncode)
+
+    def test_card_that_could_not_be_given(self) -> None:
+        """It is offered again soon, unless it is in quarantine too."""
+        self.configure("kvm")
+        entry = quarantine.entry(made.card(CARD), "it is in use by X (pid 1)", "end that first")
+        quarantine.put(self.root / "gpu-unbound", entry)
+        (card,) = json.loads(self.nova_gpu("list", "--json").stdout)
+        self.assertFalse(card["offered"])
+        self.assertIn("could not be bound for a guest at 20", card["reason"])
+        self.assertIn("in use by X (pid 1); end that first", card["reason"])
+
+
+class OutputTest(base.CommandTestCase):
+    """Output that nobody reads to its end, as with ``nova-gpu list | head -1``"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.configure("lxc")
+        hosts.Host(self.root).add_gpu("0000:04:00.0", "10de", "1091", driver="nvidia")
+
+    def unread(self, program: str, *words: str) -> subprocess.CompletedProcess[str]:
+        """As it ends where the reader of its standard output has ended before it began"""
+        reader, writer = os.pipe()
+        os.close(reader)
+        streams = {"capture_output": False, "stdout": writer, "stderr": subprocess.PIPE}
+        line = (base.MAIN.format(program), "--config-file", self.conf, *words)
+        try:
+            return base.fresh(*line, **streams)
+        finally:
+            os.close(writer)
+
+    def test_not_a_word(self) -> None:
+        done = self.unread("gpu", "list")
+        self.assertEqual(("", 141), (done.stderr, done.returncode))
+        # Of what argparse prints it has looked after itself.
+        self.assertEqual("", self.unread("status", "--help").stderr)
+
+    def test_another_pipe_that_broke_is_no_reader_of_ours(self) -> None:
+        reader, writer = os.pipe()
+        os.close(reader)
+        self.addCleanup(os.close, writer)
+
+        def write() -> None:
+            with output.while_read():
+                os.write(writer, b"x")
+
+        self.assertRaises(BrokenPipeError, write)

@@ -10,7 +10,7 @@ from nova_gpu.core import exception
 from nova_gpu.host.state import quarantine
 from nova_gpu.virt.delivery import bind_failures
 from nova_gpu.virt.inventory import discovery
-from tests.fixtures import hosts, large_cards, pci, processors
+from tests.fixtures import hosts, pci
 from tests.fixtures.bases import commands as base
 
 CARD, AUDIO = "0000:81:00.0", "0000:81:00.1"
@@ -51,47 +51,6 @@ class HostCheckTest(base.HostTestCase):
         self.config.config(group="gpu", allow_ports_without_acs=True)
         self.assertIn("lets several guests have them", self.check(0))
 
-    def test_cards_whose_memory_gim_shares(self) -> None:
-        host, cards = hosts.Host(self.root), [CARD, "0000:82:00.0"]
-        for card in cards:
-            host.add_gpu(card, "1002", "74a1", class_code=0x120000, driver="gim", totalvfs=1)
-            host.add_vf(card, card.replace(".0", ".1"))
-            host.set_autoprobe(card, enabled=False)
-        self.assertEqual(2, self.check(1).count("gim may let it share memory"))
-        mode = host.roots.sysfs / "module/gim/parameters/fb_sharing_mode"
-        for number, status, text in (
-            (0, 1, "gim lets up to 8 cards share their memory over XGMI (fb_sharing_mode)"),
-            (1, 0, "offered in parts"),
-        ):
-            pci.write(mode, f"{number}\n")
-            self.assertIn(text, self.check(status))
-        self.config.config(group="gpu", link_groups=[" ".join(cards)])
-        self.assertNotIn("reach", self.check(0))
-        pci.write(mode, "0\n")
-        self.assertIn("reach the memory of 0000:82:00.0: one guest at a time", self.check(0))
-        self.config.config(group="gpu", split_link_groups=True)
-        self.assertIn("lets several guests have them", self.check(0))
-
-    def test_functions_of_intels_card(self) -> None:
-        host, function = hosts.Host(self.root), CARD.replace(".0", ".1")
-        host.add_gpu(CARD, "8086", "e211", totalvfs=1)
-        host.add_vf(CARD, function, driver="vfio-pci")
-        host.register_with_vfio(function)
-        quantum = host.path(CARD) / "sriov_admin/vf1/profile/exec_quantum_ms"
-        modules = self.root / "lib/modules" / os.uname().release
-        for value, module, said in ((0, "", True), (16, "", False), (16, "xe-vfio-pci", True)):
-            pci.write(quantum, f"{value}\n")
-            pci.write(modules / "modules.dep", f"kernel/drivers/vfio/pci/xe/{module}.ko:\n")
-            shown = self.check(0)
-            self.assertEqual(said, "is 0: a guest can keep" in shown or "xe-vfio-pci" in shown)
-
-    def test_ports_that_only_root_can_read(self) -> None:
-        host = self.switch()
-        (host.path("0000:02:01.0") / "config").unlink()
-        self.assertEqual(
-            2, self.check(0).count("from other cards is seen by root only, while nova")
-        )
-
     def test_one_group(self) -> None:
         host = self.host()
         host.add_gpu("0000:82:00.0", "10de", "1e04", iommu_group=1)
@@ -101,18 +60,6 @@ class HostCheckTest(base.HostTestCase):
         for address in (CARD, AUDIO, "0000:82:00.0"):
             host.bind(address, "vfio-pci")
         self.assertIn(f"its IOMMU group 1 has {CARD}, too: one guest at a time", self.check(0))
-
-    def test_an_iommu_that_is_narrower_than_the_processor(self) -> None:
-        host = self.host()
-        processors.write_intel_iommu(host.roots.sysfs, "dmar0", 0x1C0000C40660462)
-        self.assertNotIn("install libvirt", self.check(0))
-        self.config.config(group="libvirt", cpu_mode="host-passthrough")
-        shown = self.check(0)
-        self.assertIn("the largest guest, of 39 address bits", shown)
-        self.assertIn("cannot map it (39 bits); install libvirt 9.3 or newer", shown)
-        looked = discovery.Discovery(libvirt_version=lambda: 9003000)
-        shown = self.printed(0, lambda: host_check.main(looked, self.root, as_json=False))
-        self.assertNotIn("install libvirt", shown)
 
     def test_a_driver_that_is_built_into_the_kernel(self) -> None:
         host = self.host()
@@ -125,12 +72,6 @@ class HostCheckTest(base.HostTestCase):
         shown = self.check(0)
         self.assertIn(f"built into the kernel take {AUDIO} (xhci_hcd) at boot", shown)
         self.assertNotIn("host prepare", shown)
-
-    def test_unsafe_interrupts(self) -> None:
-        host = self.host()
-        path = host.roots.sysfs / "module/vfio_iommu_type1/parameters/allow_unsafe_interrupts"
-        pci.write(path, "Y\n")
-        self.assertIn("allow_unsafe_interrupts is on: unless the IOMMU remaps", self.check(0))
 
     def test_no_iommu(self) -> None:
         self.host(iommu=False)
@@ -189,44 +130,9 @@ class HostCheckTest(base.HostTestCase):
         bind_failures.BindFailures(bind_failures.folder()).add(card, error)
         self.assertIn("its driver hangs; see the kernel's log", self.check(1))
 
-    def largest(self, processor: processors.Processor, product_id: str, count: int = 4) -> str:
-        host = hosts.Host(self.root, processor=processor)
-        (host.roots.sysfs / "bus/pci/drivers/vfio-pci").mkdir(parents=True)
-        vendor_id, class_code, bars = large_cards.CARDS[product_id]
-        for number in range(count):
-            address = f"0000:{number + 1}1:00.0"
-            host.add_gpu(address, vendor_id, product_id, class_code=class_code)
-            pci.write_bars(host.path(address), bars)
-        self.virt_type("kvm")
-        _, _, remark = self.check(0).partition("it maps ")
-        return remark.partition("\n")[0]
-
-    def test_the_largest_guest(self) -> None:
-        server = processors.Processor("GenuineIntel", 46, memory_gib=1024)
-        self.assertEqual(
-            "256 GiB of memory; the largest guest, of 46 address bits: 4 of these",
-            self.largest(server, large_cards.H100_NVL),
-        )
-
-    def test_the_operators_figure(self) -> None:
-        self.option("guest_mmio_gib", 256)
-        self.assertEqual(
-            "256 GiB of memory; guests have room for 256 GiB",
-            self.largest(processors.SERVER, large_cards.H100_NVL),
-        )
-
     def test_containers(self) -> None:
         self.host(iommu=False)
         self.virt_type("lxc")
         shown = self.check(0)
         self.assertIn("can be given to a guest", shown)
         self.assertNotIn("vfio-pci", shown)
-
-
-class CommandTest(base.CommandTestCase):
-    def test_exit_status(self) -> None:
-        hosts.Host(self.root, iommu=False).add_gpu(CARD, "10de", "1e04")
-        self.configure("kvm")
-        done = self.nova_gpu("host", "check", "--json")
-        self.assertEqual(1, done.returncode, done.stderr)
-        self.assertEqual([CARD], [card["address"] for card in json.loads(done.stdout)])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 
 from nova_gpu.cmd import host_prepare
 from nova_gpu.core import exception
@@ -56,20 +55,6 @@ class HostPrepareTest(base.HostTestCase):
         self.assertEqual(set(), self.files())
         self.assertIn("nothing to undo", self.undo())
 
-    def test_cards_of_one_group(self) -> None:
-        """Guests get them once no driver of the host has one of them."""
-        self.host.add_gpu(CARD, "10de", "1e04", iommu_group=7)
-        self.host.add_gpu("0000:82:00.0", "10de", "1b84", iommu_group=7)
-        self.assertIn("    options vfio-pci ids=10de:1b84,10de:1e04\n", self.prepare())
-
-    def test_an_argument_that_is_not_needed_any_more(self) -> None:
-        self.add_card()
-        self.prepare(apply=True)
-        (self.host.roots.proc / "cpuinfo").write_text("vendor_id : ARM\n")
-        self.assertIn("/etc/default/grub.d/nova-gpu.cfg (to be removed)\n", self.prepare())
-        self.prepare(apply=True)
-        self.assertEqual({"etc/modprobe.d/nova-gpu.conf"}, self.files())
-
     def test_ids_that_the_host_has_too(self) -> None:
         self.add_card()
         self.host.add_gpu("0000:82:00.0", "10de", "1b84", companions=(pci.AUDIO,))
@@ -113,19 +98,6 @@ class HostPrepareTest(base.HostTestCase):
         self.assertIn("the kernel's command line gives vfio-pci", self.prepare(1, apply=True))
         line.write_text("vfio_pci.ids=15b3:101d,10de:10f0,10de:1e04\n")
         self.assertIn("ids=10de:10f0,10de:1e04,15b3:101d\n", self.prepare(apply=True))
-
-    def test_a_driver_that_is_built_into_the_kernel(self) -> None:
-        self.add_card()
-        self.host.bind(AUDIO, "xhci_hcd")
-        modules = self.target / "lib/modules" / os.uname().release
-        modules.mkdir(parents=True)
-        text = (
-            f"{AUDIO} is bound when a guest gets it: its driver xhci_hcd is built into the kernel"
-        )
-        (modules / "modules.dep").write_text("kernel/drivers/usb/host/xhci-pci.ko.xz:\n")
-        self.assertNotIn(text, self.prepare())
-        (modules / "modules.builtin").write_text("kernel/drivers/usb/host/xhci-pci.ko\n")
-        self.assertIn(text, self.prepare())
 
     def test_a_card_that_no_guest_can_have(self) -> None:
         self.add_card(mapped_mib=64 << 20)

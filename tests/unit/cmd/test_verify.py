@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import json
+import contextlib
 import threading
 import time
 import unittest
@@ -28,7 +28,6 @@ class VerdictTest(unittest.TestCase):
                 self.assertEqual(status, verdict.status)
 
     def test_for_people(self) -> None:
-        self.assertIn("agree", verify.text(verify.Verdict((), (), {})))
         verdict = verify.Verdict((SAFE, UNSAFE), ("libvirt: away",), {SAFE: None})
         self.assertEqual(
             [
@@ -42,13 +41,6 @@ class VerdictTest(unittest.TestCase):
         )
         failed = verify.Verdict((SAFE,), (), {SAFE: "one is as it was"})
         self.assertIn("  - one is as it was", verify.text(failed))
-
-    def test_for_programs(self) -> None:
-        verdict = verify.Verdict((SAFE, UNSAFE), ("libvirt: away",), {SAFE: None})
-        plain = json.loads(json.dumps(verify.as_plain(verdict)))
-        self.assertEqual(["libvirt: away"], plain["not_compared"])
-        self.assertEqual([True, False], [each["repaired"] for each in plain["differences"]])
-        self.assertEqual("foreign-domain", plain["differences"][1]["kind"])
 
 
 class WithinTest(unittest.TestCase):
@@ -64,14 +56,8 @@ class WithinTest(unittest.TestCase):
         started = time.monotonic()
         self.assertRaises(TimeoutError, ask, goes_on.wait)
         self.assertLess(time.monotonic() - started, 200)
-        self.assertEqual(5, verify_soon(ask))
-
-
-def verify_soon(ask: object) -> object:
-    """A machine with other things to do may take longer than a tenth of a second for anything."""
-    for _ in range(100):
-        try:
-            return ask(lambda: 5)  # type: ignore[operator]
-        except TimeoutError:
-            continue
-    return None
+        for _ in range(100):  # A busy machine may take longer than that for anything.
+            with contextlib.suppress(TimeoutError):
+                self.assertEqual(5, ask(lambda: 5))
+                return
+        self.fail("it is not asked")

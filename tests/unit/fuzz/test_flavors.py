@@ -73,45 +73,43 @@ _ASKING = st.fixed_dictionaries(
 class FlavorTest(base.FuzzTestCase):
     @base.fuzzed(flavor=FLAVORS | _ASKING)
     def test_is_read_or_refused(self, flavor: Mapping[str, str]) -> None:
-        try:
-            asked = request.of(flavor).whole
-        except exception.InvalidExtraSpec as error:
-            self.assertIn(error.key, flavor)
-            return
-        if asked is None:
-            self.assertNotIn(names.GPUS, flavor)
-            return
-        self.assertTrue(request.of(flavor).asks_for_gpus)
-        self.assertTrue(0 < asked.count == sum(group.count for group in asked.groups))
-
-    @base.fuzzed(flavor=FLAVORS | _ASKING)
-    def test_vgpus_are_read_or_refused(self, flavor: Mapping[str, str]) -> None:
-        validation.mistakes(request.of(flavor))  # ends
-        try:
-            asked = request.of(flavor).vgpus
-        except exception.InvalidExtraSpec as error:
-            self.assertIn(error.key, flavor)
-            return
-        self.assertEqual(bool(request.of(flavor).vgpu_words), asked is not None)
-        if asked:
-            self.assertTrue(0 < asked.count == sum(group.count for group in asked.groups))
+        read = request.of(flavor)
+        validation.mistakes(read)  # ends
+        for asks, ask in (
+            (read.asks_for_gpus, lambda: read.whole),
+            (bool(read.vgpu_words), lambda: read.vgpus),
+        ):
+            try:
+                asked = ask()
+            except exception.InvalidExtraSpec as error:
+                self.assertIn(error.key, flavor)
+                continue
+            self.assertEqual(asks, asked is not None)
+            if asked:
+                self.assertTrue(0 < asked.count == sum(group.count for group in asked.groups))
 
     @base.fuzzed(flavor=FLAVORS | _ASKING, known=st.sets(_TRAITS))
     def test_as_a_query_it_asks_for_the_same(
         self, flavor: Mapping[str, str], known: set[str]
     ) -> None:
         try:
-            asked = request.of(flavor).whole
+            read = request.of(flavor)
+            asked, vgpus = read.whole, read.vgpus
             specs = query.extra_specs(flavor, asked, known) if asked else None
+            of_vgpus = query.extra_specs(flavor, vgpus, known) if vgpus else None
         except exception.InvalidExtraSpec:
             return
-        if asked is None or specs is None:
-            return
-        again = request.of(specs).whole
-        assert again is not None
-        self.assertEqual(asked.count, again.count)
-        self.assertEqual(asked.architecture, again.architecture)
-        self.assertEqual(specs, query.extra_specs(specs, again, known))
+        if asked and specs is not None:
+            again = request.of(specs).whole
+            assert again is not None
+            self.assertEqual(asked.count, again.count)
+            self.assertEqual(asked.architecture, again.architecture)
+            self.assertEqual(specs, query.extra_specs(specs, again, known))
+        if vgpus and of_vgpus is not None:
+            same = request.of(of_vgpus).vgpus
+            assert same is not None
+            self.assertEqual((vgpus.count, vgpus.type), (same.count, same.type))
+            self.assertEqual(of_vgpus, query.extra_specs(of_vgpus, same, known))
 
     @base.fuzzed(value=_VALUES)
     def test_the_api_takes_what_the_scheduler_reads(self, value: str) -> None:

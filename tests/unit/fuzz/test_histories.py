@@ -157,14 +157,15 @@ class HistoriesTest(_Histories):
         self.live([*_EIGHT, *without_driver, all_taken, ("divide", 0), ("period", 0)])
         self.assertTrue(self._reported())
 
-    def test_a_compute_instance_that_is_left_with_its_gpu_instance_alone(self) -> None:
-        """The guest of the other one keeps the GPU instance's node, and opens nothing by that."""
+    def test_what_opens_nothing(self) -> None:
         two_of_one, one_of_one = ("divide", 4 * 3), ("divide", 4 * 2)
-        self.live([two_of_one, ("period", 0), *_EIGHT, one_of_one, ("period", 0)])
-
-    def test_a_card_divided_that_a_guest_has_whole(self) -> None:
-        """Those who have its number now open one MIG instance each, and who has it whole none."""
-        self.live([*_EIGHT, ("divide", 2 + 4 * 2), ("number", 2 + 24 * 7), ("period", 0)])
+        for steps in (
+            # A guest keeps its GPU instance's node when its compute instance alone has gone.
+            [two_of_one, ("period", 0), *_EIGHT, one_of_one, ("period", 0)],
+            # Those who have the number of a card divided anew open one MIG instance each.
+            [*_EIGHT, ("divide", 2 + 4 * 2), ("number", 2 + 24 * 7), ("period", 0)],
+        ):
+            self.live(steps)
 
     def live(self, steps: list[tuple[str, int]]) -> None:
         self.begin()

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import contextlib
-import os
 from collections.abc import Sequence
 
 from hypothesis import strategies as st
@@ -13,7 +11,6 @@ from nova_gpu.core.vgpu import vgpu
 from nova_gpu.host import products
 from nova_gpu.host.mig import mig_layout
 from nova_gpu.host.pci import selection
-from nova_gpu.host.roots import Roots
 from nova_gpu.host.vgpu import virtual_functions
 from tests.fixtures.bases import fuzz as base
 
@@ -93,18 +90,3 @@ class OptionsTest(base.FuzzTestCase):
             return
         for profile in profiles.values():
             self.assertTrue(vgpu.is_type_id(profile))
-
-    @base.fuzzed(path=base.TEXT, folders=st.lists(base.TEXT, max_size=2))
-    def test_roots(self, path: str, folders: list[str]) -> None:
-        class Options:
-            sysfs_root, dev_root, proc_root, cdi_spec_dirs = path, path, path, folders
-
-        try:
-            roots = Roots.of(Options)
-        except exception.InvalidOption as error:
-            self.assertIn(error.value, [path, *folders])
-            return
-        for each in (roots.sysfs, *roots.cdi_spec_dirs):
-            # No option has half a character.
-            with contextlib.suppress(OSError, UnicodeEncodeError):
-                os.listdir(each)

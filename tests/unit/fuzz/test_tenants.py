@@ -4,18 +4,14 @@
 from __future__ import annotations
 
 import datetime
-import io
-import json
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 from hypothesis import strategies as st
-from lxml import html
 from nova import context, objects
 from nova import exception as nova_exception
 from nova.scheduler.client import report as nova_report
-from osc_lib import exceptions
 from oslo_utils import timeutils
 
 from nova_gpu.core import exception, printable
@@ -23,23 +19,11 @@ from nova_gpu.core.placement import reserved_hosts
 from nova_gpu.notifications import Event, EventType
 from nova_gpu.scheduler import filters, request_filter, weights
 from nova_gpu.virt.usage import records
-from osc_gpu import base_command, report
 from tests.fixtures import cloud_gpus, recorded_instances
 from tests.fixtures.bases import fuzz as base
-from tests.fixtures.reports import PROVIDER
 
 _TEXT = base.TEXT | base.LONG
 _NOW = datetime.datetime(2026, 10, 1, 12)
-
-
-class _List(base_command.Lister):
-    def take_action(self, parsed_args: Any) -> Any:
-        self.say(parsed_args.text)
-        if parsed_args.fails:
-            raise exceptions.CommandError(parsed_args.text)
-        cell = parsed_args.text
-        shown = base_command.Lines([{"a": cell}, cell], str)
-        return ("Name", "All", "Short"), [(cell, shown, base_command.Short(cell, cell))]
 
 
 class TenantsTest(base.FuzzTestCase):
@@ -56,21 +40,6 @@ class TenantsTest(base.FuzzTestCase):
         self.assertLessEqual(len(shown), printable.MOST)
         self.assertEqual(shown, printable.printable(shown))
         shown.encode()
-
-    @base.fuzzed(text=_TEXT, how=st.sampled_from(["table", "json", "value", "yaml"]))
-    def test_commands(self, text: str, how: str) -> None:
-        app = SimpleNamespace(stdout=io.StringIO(), stderr=io.StringIO())
-        command = _List(app, None)
-        parsed = command.get_parser("openstack").parse_args(["-f", how])
-        parsed.text, parsed.fails = text, False
-        command.run(parsed)
-        self.assertHarmless(app.stdout.getvalue() + app.stderr.getvalue())
-        if how == "json":
-            (row,) = json.loads(app.stdout.getvalue())
-            self.assertHarmless(row["Name"] + row["Short"])
-        parsed.fails = True
-        error = self.assertRaises(exceptions.CommandError, command.run, parsed)
-        self.assertHarmless(str(error))
 
     @base.fuzzed(identifier=_TEXT)
     def test_records(self, identifier: str) -> None:
@@ -119,15 +88,6 @@ class TenantsTest(base.FuzzTestCase):
             [SimpleNamespace(obj=passing, weight=1.0)], spec
         )
         self.assertEqual(1, len(weighed))
-
-    @base.fuzzed(share=0.3, text=_TEXT)
-    def test_the_page(self, text: str) -> None:
-        held = report.Held(text, text, text, text, PROVIDER, 1)
-        fleet = report.Fleet((PROVIDER,), (held,), (report.Capacity(text, text, (), text),))
-        page = report.render(fleet, text, _NOW)
-        page.encode()
-        for each in html.fromstring(page).xpath("//bdi/text()"):
-            self.assertHarmless(each)
 
 
 class _Placement:

@@ -7,29 +7,20 @@ import shutil
 
 from hypothesis import strategies as st
 
-from nova_gpu.core import exception, names
-from nova_gpu.core.flavor import query, request
 from nova_gpu.core.model import MIGInstance
 from nova_gpu.core.vgpu import vgpu, vgpu_capacity
 from nova_gpu.core.vgpu.vgpu import of_slot
 from nova_gpu.host import nodes
 from nova_gpu.host.mig import gpu_instances, mig_layout
-from nova_gpu.host.vgpu import division, mdev, sriov
+from nova_gpu.host.vgpu import division, mdev
 from tests.fixtures import cards, damage, hosts
 from tests.fixtures import vgpu as divided
 from tests.fixtures.bases import fuzz as base
 
 _CARDS = ("0000:3b:00.0", "0000:82:00.0", "0000:c1:00.0")
-_ADDRESS = st.from_regex(r"[0-9A-Fa-f]{4,5}:[0-9a-f]{2}:[0-3][0-9a-f]\.[0-9]", fullmatch=True)
 _PARTS = (
     *("num_heads=", "framebuffer=", "max_resolution=", "low_gm_size: ", "high_gm_size: "),
     *("virtual display, ", " MB video memory", " framebuffer", "MB", "M", "x", ", ", "\n"),
-)
-_FLAVORS = st.dictionaries(
-    st.sampled_from([names.VGPUS, names.VGPU_TYPE, names.GPUS, "trait:CUSTOM_GPU"])
-    | st.sampled_from(["resources:VGPU", "resources1:VGPU", "resources:PGPU"]),
-    st.sampled_from(["1", "= 2", "s== nvidia-35", "GRID M60-2Q", "s!= a", "required", "0"])
-    | base.TEXT,
 )
 _INSTANCES = st.tuples(st.integers(0, 14), st.integers(0, 7))
 _PROFILES = (
@@ -86,40 +77,6 @@ class TextsTest(base.FuzzTestCase):
         found = mdev.described(vgpu.VGPUType("nvidia-1"), text)
         for number in (found.memory_mib, found.heads, found.per_card, *(found.resolution or ())):
             self.assertGreaterEqual(number or 0, 0)
-
-    @base.fuzzed(name=base.TEXT | st.from_regex(r"[A-Z0-9 ]{1,9}(-[0-9]{1,5}){1,3}[A-Z]{0,3}"))
-    def test_names(self, name: str) -> None:
-        self.assertEqual(name, sriov.named("nvidia-1", name).name)
-
-    @base.fuzzed(
-        text=base.TEXT
-        | st.tuples(_ADDRESS, st.sampled_from(["nvidia-35", ".."]), base.TEXT).map("/".join)
-        | st.tuples(_ADDRESS, base.TEXT, st.integers().map(str)).map("/".join)
-    )
-    def test_slots(self, text: str) -> None:
-        try:
-            slot = vgpu.Slot.parse(text)
-        except exception.InvalidValue:
-            return
-        # Whatever stands for a slot does so in one way only.
-        self.assertEqual(text, str(slot))
-
-    @base.fuzzed(flavor=_FLAVORS)
-    def test_flavors(self, flavor: dict[str, str]) -> None:
-        try:
-            asked = request.of(flavor).vgpus
-            specs = asked and query.extra_specs(flavor, asked, ())
-        except exception.InvalidExtraSpec as error:
-            self.assertTrue(error.key in flavor or error.key.startswith("trait"))
-            return
-        if asked is None or specs is None:
-            self.assertNotIn(names.VGPUS, flavor)
-            return
-        self.assertEqual(asked.count, sum(group.count for group in asked.groups))
-        again = request.of(specs).vgpus
-        assert again is not None
-        self.assertEqual((asked.count, asked.type), (again.count, again.type))
-        self.assertEqual(specs, query.extra_specs(specs, again, ()))
 
     @base.fuzzed(digits=st.lists(st.from_regex(r"g?i?[0-9]{0,5}x?", fullmatch=True), max_size=4))
     def test_capabilities(self, digits: list[str]) -> None:

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 from osc_lib import exceptions
 
-from osc_gpu import base_command, explain, providers, usage
+from osc_gpu import explain, providers, usage
 from tests.functional import sdk
 
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"
@@ -83,10 +83,3 @@ class SilentServiceTest(unittest.TestCase):
     def test_an_answer_that_stops_in_the_midst(self) -> None:
         with silent(_HEAD) as (url, _):
             self.assertIn("did not answer", self.refusal(providers.ListGroups, url))
-
-    def test_what_is_no_deadline(self) -> None:
-        parser = providers.ListGroups(SimpleNamespace(), None).get_parser("openstack")
-        self.assertEqual(base_command.TIMEOUT_S, parser.parse_args([]).timeout)
-        for text in ("0", "-1", "nan", "inf", "soon"):
-            with self.subTest(text), self.assertRaises(SystemExit):
-                parser.parse_args(["--timeout", text])

@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+import unittest
+from types import SimpleNamespace
+from typing import Any
+
 from nova_gpu.core import names
-from osc_gpu import capacity, usage
+from osc_gpu import usage
 from tests.fixtures.bases.reading import (
     ReadingTestCase,
     new_uuid,
@@ -12,9 +16,6 @@ from tests.fixtures.bases.reading import (
 
 
 class ConsumersTest(ReadingTestCase):
-    def test_requests_grow_by_pages_alone(self) -> None:
-        self.assertGrowsByPages((usage.ShowUsage,), (capacity.ShowCapacity, "two"))
-
     def usage(self) -> tuple[set[tuple[str, int, str]], int]:
         """Each server, what it has and the remark; and how many providers were asked about"""
         rows = self.run_command(usage.ShowUsage)
@@ -67,7 +68,31 @@ class ConsumersTest(ReadingTestCase):
         self.assertEqual("kepler", has["Architecture"])
         self.assertEqual(1, self.asked["/resource_providers/UUID/allocations"])
 
-    def test_a_node_that_has_nothing_left(self) -> None:
-        uuid = self.add_full_host()
-        self.assertEqual(({(uuid, 1, "")}, 0), self.usage())
-        self.assertEqual(1, self.asked["/resource_providers/UUID/usages"])
+
+def server(name: str, status: str, on_stop: str = "", task_state: str | None = None) -> Any:
+    specs = {"gpus": "= 4"} | ({"gpu:on_stop": on_stop} if on_stop else {})
+    return SimpleNamespace(
+        id=name,
+        name=name,
+        status=status,
+        task_state=task_state,
+        host_id="host",
+        flavor={"extra_specs": specs},
+    )
+
+
+class OwnTest(unittest.TestCase):
+    def test_who_gave_them_back_has_none(self) -> None:
+        listed = [
+            server("runs", "ACTIVE", "release"),
+            server("gave", "SHUTOFF", "release"),
+            server("keeps", "SHUTOFF", "keep"),
+            server("silent", "SHUTOFF"),
+            server("misspelt", "SHUTOFF", "relaese"),
+            server("starts", "SHUTOFF", "release", "powering-on"),
+        ]
+        compute = SimpleNamespace(servers=lambda details: listed)
+        rows = list(usage._of_project(SimpleNamespace(compute=compute)))
+        found = {name: gpus for _, name, _, gpus, *_ in rows}
+        self.assertEqual(0, found.pop("gave"))
+        self.assertEqual(dict.fromkeys(("runs", "keeps", "silent", "misspelt", "starts"), 4), found)

@@ -89,22 +89,6 @@ class AnswerTest(test.NoDBTestCase):
     def offers(self, group: GroupRequest) -> list[Offer]:
         return placement.offers(self.context, placement.providers(self.context, group))
 
-    def test_traits_that_somebody_has(self) -> None:
-        self.placement._put("/traits/CUSTOM_GPU_ARCH_GONE", None)
-        self.assertEqual(
-            {
-                "CUSTOM_GPU",
-                "CUSTOM_GPU_ARCH_ADA",
-                "CUSTOM_GPU_ARCH_FERMI",
-                "CUSTOM_GPU_HYPERVISOR_LXC",
-                "CUSTOM_GPU_MEMORY_MIB_UNKNOWN",
-                "CUSTOM_GPU_MODEL_TESLA",
-                "CUSTOM_GPU_NUMA_ISLAND_1",
-                "CUSTOM_GPU_NVLINK_ISLAND_1",
-            },
-            placement.known_traits(self.context),
-        )
-
     def test_offers(self) -> None:
         fermi, ada = (
             Offer(total=8, reserved=1, used=3, max_unit=8),
@@ -122,13 +106,6 @@ class AnswerTest(test.NoDBTestCase):
         self.assertCountEqual(
             [fermi, ada], self.offers(GroupRequest("", 1, frozenset({"CUSTOM_GPU"})))
         )
-
-    def test_providers_without_gpus_offer_nothing(self) -> None:
-        self.assertEqual(3, len(placement.providers(self.context, GroupRequest("", 1))))
-        self.assertEqual(2, len(self.offers(GroupRequest("", 1))))
-
-    def test_a_provider_that_is_gone_offers_nothing(self) -> None:
-        self.assertEqual([], placement.offers(self.context, [uuids.gone]))
 
     def test_room(self) -> None:
         """Four are free of each of two groups: what is left of one is no use for another."""

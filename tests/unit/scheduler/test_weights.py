@@ -9,12 +9,10 @@ from nova.scheduler import host_manager
 from nova.scheduler import weights as nova_weights
 from oslo_utils import uuidutils
 
-from nova_gpu.core.flavor import request
-from nova_gpu.core.flavor.placement_policy import Distribution
 from nova_gpu.core.model import GPU
-from nova_gpu.core.scheduling import rank, stats
+from nova_gpu.core.scheduling import stats
 from nova_gpu.core.scheduling.stats import GroupStats
-from nova_gpu.core.topology import choose, topology
+from nova_gpu.core.topology import topology
 from nova_gpu.core.topology.topology import Islands
 from nova_gpu.scheduler import host_reports
 from nova_gpu.scheduler.weights import GPUWeigher
@@ -119,13 +117,6 @@ class GPUWeigherTest(test.NoDBTestCase):
                 found = dict(self.weighed([*hosts, self.named("Z")], specs))
                 self.assertEqual(expected, (found["plain"], found["odd"]))
 
-    def test_by_the_option_or_the_flavor(self) -> None:
-        hosts = [self.named(each) for each in "ABCD"]
-        self.flags(distribution="spread", group="gpu")
-        self.assertEqual(["A", "B", "D", "C"], self.order(hosts, gpus="1"))
-        packed = {"gpus": "1", "gpu:distribution": "pack"}
-        self.assertEqual(["D", "C", "B", "A"], self.order(hosts, **packed))
-
     def test_vgpus(self) -> None:
         hosts = []
         for name, one, other in (("A", 9, 4), ("B", 2, 1), ("C", 0, 7), ("D", 1, 0)):
@@ -146,26 +137,3 @@ class GPUWeigherTest(test.NoDBTestCase):
         self.assertEqual(["A", "C", "B"], self.order(hosts, **two)[:3])
         # To others a host is the worse the more cards have room.
         self.assertEqual(["Z", "D"], self.order(hosts)[:2])
-
-    def test_spreading_within_a_period(self) -> None:
-        hosts = [self.named("A"), self.named("B"), self.named("A")]
-        hosts[0].num_instances, hosts[0].stats["num_instances"] = 1, "1"
-        hosts[2].host = "A2"
-        spread = {"gpus": "1", "gpu:distribution": "spread"}
-        self.assertEqual(["A2", "A", "B"], self.order(hosts, **spread))
-
-    def test_a_flavor_that_nobody_can_read(self) -> None:
-        found = self.weighed([self.named("A"), self.named("B")], {"gpus": "many"})
-        self.assertEqual([0.0, 0.0], [weight for _, weight in found])
-
-
-class RankTest(test.NoDBTestCase):
-    def test_two_groups_of_a_flavor_add_up(self) -> None:
-        specs = {"resources1:PGPU": "2", "resources2:PGPU": "4"}
-        asked = request.of(specs).whole
-        assert asked
-        cells = topology.cells(free_gpus(4, 4))
-        report = stats.Report(stats.HostStats("LXC", (GROUP,)), (cells,))
-        costs = choose.costs(cells)
-        both = tuple(map(sum, zip(costs[2], costs[4], strict=True)))
-        self.assertEqual((0, 0, 0, 0, *both, 2), rank.rank(asked, report, Distribution.PACK))

@@ -1,20 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import contextlib
 import io
-import pathlib
 import shlex
-import tempfile
 import unittest
 from collections.abc import Sequence
-from unittest import mock
 
 from tests.cloud import running
-from tests.fixtures import processes
-from tools import environments, figures, outcomes, suites
+from tools import environments, outcomes, suites, tiers
 from tools.outcomes import Outcome, Row
-from tools.progress import Progress
 
 # stestr 4.2
 LINES = """
@@ -99,28 +93,6 @@ class AgainTest(unittest.TestCase):
             self.assertEqual([BOOTS], list(self.again("functional", second, BOOTS).failed))
 
 
-class RunTest(unittest.TestCase):
-    def setUp(self) -> None:
-        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
-        self.enterContext(mock.patch.multiple(suites, LOG=self.folder, STATE=self.folder))
-        self.progress = Progress(["shell"], {"shell": figures.Figure(100.0, 50.0, 4)})
-
-    def run_shell(self, script: str, limit_s: int = 200) -> tuple[Outcome, str]:
-        suite = suites.Suite((f"sh -c '{script}'",))
-        with (
-            mock.patch.dict(suites.SUITES, {"shell": suite}),
-            contextlib.redirect_stdout(io.StringIO()) as printed,
-        ):
-            wanted = suites.Run("shell")
-            done = suites.run(wanted, self.progress, 4, limit_s=limit_s)
-            return done, printed.getvalue()
-
-    def test_the_limit_ends_the_whole_group(self) -> None:
-        done, _ = self.run_shell(f"sleep 1000 & echo $! > {self.folder}/pid; wait", limit_s=2)
-        self.assertEqual(["shell ended at its time limit; tests may not have run"], [*done.failed])
-        self.assertTrue(processes.ends(int((self.folder / "pid").read_text())))
-
-
 class TableTest(unittest.TestCase):
     def test_read_back(self) -> None:
         rows = [Row("(install)", 0, 0, 0, 0, 0, 9, 8), Row("unit", 5, 1, 2, 1, 3, 100, 150)]
@@ -130,15 +102,6 @@ class TableTest(unittest.TestCase):
             [*rows, total], outcomes.rows("\n".join(["before", *lines, "tools/bare: x"]))
         )
         self.assertEqual([], outcomes.rows("\n".join(lines[:2])), "no closing line")
-
-    def test_what_grew(self) -> None:
-        folder = self.enterContext(tempfile.TemporaryDirectory())
-        file = pathlib.Path(folder, "cache/figures.json")
-        figures.keep(file, [Row("unit", 5, 0, 0, 0, 0, 90, 100), Row("red", 5, 1, 0, 0, 0, 9, 9)])
-        self.assertEqual(["unit"], [*figures.kept(file)])
-        for processor_s, named in ((109, 0), (111, 1)):
-            rows = [Row("unit", 6, 0, 0, 0, 0, 90, processor_s)]
-            self.assertEqual(named, len(figures.grown(figures.kept(file), rows)))
 
 
 class CommandTest(unittest.TestCase):
@@ -165,6 +128,22 @@ class CommandTest(unittest.TestCase):
         done = Outcome(skipped={"a": "needs a real GPU", "b": "late"})
         suites.refuse_skips(done)
         self.assertEqual((["a"], 1), (list(done.skipped), len(done.failed)))
-        lines = (environments.ROOT / "tests/allowed-skips.txt").read_text().splitlines()
-        without = [each for each in lines if each[:1] not in ("", "#") and " -- " not in each]
-        self.assertEqual([], without, "each says why")
+
+
+class TiersTest(unittest.TestCase):
+    PARTS = (*tiers.RUN, *tiers.LONG)
+
+    def test_no_suite_is_in_neither(self) -> None:
+        named = {word for part in self.PARTS for word in shlex.split(part.command)}
+        self.assertIn("--short", shlex.split(tiers.RUN[0].command))
+        for name, suite in suites.SUITES.items():
+            in_tiers = name in named or (suite.short is not None and suite.long is None)
+            self.assertNotEqual(in_tiers, bool(suite.on_request), name)
+            self.assertNotEqual(suite.short is suite.long is None, not suite.on_request, name)
+
+    def test_no_script_of_ci_and_no_release_is_in_neither(self) -> None:
+        commands = [part.command for part in self.PARTS]
+        scripts = {f".ci/{path.name}" for path in (environments.ROOT / ".ci").iterdir()}
+        self.assertEqual(set(), scripts - {".ci/run", ".ci/long", *commands})
+        for nova in {*environments.RELEASES} - {environments.NEWEST}:
+            self.assertIn(f"tools/test --nova {nova} functional", commands)

@@ -106,15 +106,6 @@ class CreateTest(unittest.TestCase):
             self.run_it(nova, *arguments)
         return str(refused.exception)
 
-    def test_until_there_are_some(self) -> None:
-        for quota in (1, 2):  # also where only one may be there
-            nova = _Nova(NONE, NONE, "ACTIVE", quota=quota)
-            values, said = self.run_it(nova, "--every", "5")
-            self.assertEqual(("s3", "mine", "ACTIVE"), values)
-            self.assertEqual({"s3"}, set(nova.there))
-            self.assertEqual(f"mine: it waits: {NONE}\n", said)
-        self.assertEqual([5.0] * 4, self.slept)
-
     def test_who_is_replaced(self) -> None:
         """What a run that was killed has left; no other server of that name"""
         for change, is_replaced in (

@@ -7,7 +7,6 @@ import contextlib
 import os
 
 from osc_lib import exceptions
-from oslo_utils import timeutils
 
 from nova_gpu.core import names
 from osc_gpu import usage
@@ -21,30 +20,6 @@ _HOSTS, _PAGES, _MOST = int(os.environ.get("NOVA_GPU_FLEET_HOSTS", 20)), 2, 10
 
 
 class PreemptTest(reading.ReadingTestCase):
-    def test_requests_grow_by_pages_alone(self) -> None:
-        self.assertGrowsByPages(
-            (preemption.Preempt, "two", "--project", "p1"),
-            (preemption.Preempt, "--project", "p1"),
-        )
-
-    def test_actions_of_who_is_chosen_alone_are_read(self) -> None:
-        now = timeutils.utcnow().isoformat()
-        for number in range(3):
-            self.add_host(f"host{number}", self.spot)
-        for each in self.nova.servers:
-            each["updated"] = now
-        started = self.nova.servers[0]
-        self.nova.actions[started["id"]] = [{"action": "start", "start_time": now}]
-        rows = self.run_command(preemption.Preempt, "two", "--project", "p1")
-        self.assertEqual(2, len(rows))
-        self.assertNotIn(started["id"], {row["Server"] for row in rows})
-        self.assertLessEqual(self.asked["/servers/UUID/os-instance-actions"], 4)
-
-    def test_a_node_that_has_nothing_left(self) -> None:
-        uuid = self.add_full_host()
-        (row,) = self.run_command(preemption.Preempt, "one", "--project", "p1")
-        self.assertEqual(uuid, row["Server"])
-
     def test_what_an_image_asks_for_is_read(self) -> None:
         """Dedicated processors are other resources than the flavor's."""
         node = self.placement.add_host("host", vcpus=8)

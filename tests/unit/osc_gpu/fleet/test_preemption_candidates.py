@@ -7,7 +7,6 @@ import datetime
 import unittest
 from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 from openstack.compute.v2.server import Server
 from osc_lib import exceptions
@@ -71,13 +70,9 @@ class Nova:
 
     def set_server_metadata(self, server: Server, **metadata: str) -> None:
         self.asked.append(("told", server.id))
-        server.metadata.update(metadata)
 
     def stop_server(self, server: Server) -> None:
         self.asked.append(("stop", server.id))
-
-    def delete_server(self, server: Server, force: bool) -> None:
-        self.asked.append(("delete", server.id))
 
 
 class PreemptibleTest(unittest.TestCase):
@@ -110,12 +105,6 @@ class PreemptibleTest(unittest.TestCase):
         """When its GPUs are taken, by what its metadata say"""
         found = self.read(server(metadata={"gpu:preempt_at": text}), **more)
         return found.by_uuid["a"].due
-
-    def test_who_may(self) -> None:
-        for specs, end in ((STOPPED, End.STOP), (DELETED, End.DELETE)):
-            found = self.read(server(specs=specs))
-            self.assertEqual(((), ()), (found.stays, found.leaving))
-            self.assertEqual((end, None), (found.by_uuid["a"].end, found.by_uuid["a"].due))
 
     def test_not_before_its_least_time(self) -> None:
         just = (NOW - datetime.timedelta(seconds=3599)).isoformat()
@@ -206,14 +195,6 @@ class EndTest(unittest.TestCase):
         there = instance("a", "host1", need(2))
         return Candidate(server(), there, end, at(-60), at(0))
 
-    def test_as_its_flavor_says(self) -> None:
-        nova = Nova(server())
-        for end in End:
-            preemption_candidates.end(SimpleNamespace(compute=nova), self.candidate(end), "s1,s2")
-        told = ("told", "a")
-        self.assertEqual([told, ("stop", "a"), told, ("delete", "a")], nova.asked)
-        self.assertEqual({"gpu:preempt_for": "s1,s2"}, nova.listed["a"].metadata)
-
     def test_not_when_it_is_another_by_now(self) -> None:
         for change in (
             {"status": "SHUTOFF"},
@@ -228,24 +209,3 @@ class EndTest(unittest.TestCase):
                     SimpleNamespace(compute=nova), self.candidate(End.STOP), "s1"
                 )
             self.assertEqual([], nova.asked)
-
-    def test_waited_for(self) -> None:
-        held: list[dict[str, Any]] = [
-            {"node": {"resources": {"VCPU": 1}}, "group": {"resources": {"PGPU": 2}}},
-            {"group": {"resources": {"VGPU": 2}}},
-            {"node": {"resources": {"VCPU": 1}}},
-        ]
-        answers = ({"allocations": each} for each in held)
-        with (
-            mock.patch.object(preemption_candidates.rest, "placement", lambda *args: next(answers)),
-            mock.patch.object(preemption_candidates.rest, "POLL_S", 0),
-        ):
-            preemption_candidates.wait(None, [self.candidate(End.STOP)], 60)
-            self.assertEqual([], list(answers))
-        kept = {"allocations": held[0]}
-        with (
-            mock.patch.object(preemption_candidates.rest, "placement", lambda *args: kept),
-            mock.patch.object(preemption_candidates.rest, "POLL_S", 0),
-            self.assertRaisesRegex(exceptions.CommandError, "Placement still counts its GPUs"),
-        ):
-            preemption_candidates.wait(None, [self.candidate(End.STOP)], 0)

@@ -66,13 +66,6 @@ class UnservedTest(unittest.TestCase):
         found = unserved.read(SimpleNamespace(compute=compute), since, lambda: self.holders)
         return [[each.id for each in group.servers] for group in found]
 
-    def test_by_flavor_the_oldest_first(self) -> None:
-        one = {"flavor": "one", "specs": {"gpus": "1"}}
-        self.assertEqual(
-            [["c1"], ["a2", "b5"]],
-            self.read(server("b", 5), server("a", 2, project_id="p2"), server("c", 1, **one)),
-        )
-
     def test_others_were_first(self) -> None:
         lost = {"message": "No valid host was found. There are not enough hosts available."}
         self.assertEqual([["a1"]], self.read(server("a", 1, fault=lost)))
@@ -84,10 +77,15 @@ class UnservedTest(unittest.TestCase):
         self.assertEqual([["a1"]], self.read(*listed))  # c is gone meanwhile
 
     def test_zones_and_volumes_apart(self) -> None:
+        """The oldest first"""
         found = self.read(
-            server("a", 1), server("b", 2, availability_zone="z"), server("c", 3, image=None)
+            server("d", 5, project_id="p2"),
+            server("c", 3, image=None),
+            server("b", 2, availability_zone="z"),
+            server("e", 4, flavor="one", specs={"gpus": "1"}),
+            server("a", 1),
         )
-        self.assertEqual([["a1"], ["b2"], ["c3"]], found)
+        self.assertEqual([["a1", "d5"], ["b2"], ["c3"], ["e4"]], found)
 
     def test_who_is_none(self) -> None:
         for other in (
