@@ -72,6 +72,7 @@ class JoinedCards:
         self._groups: Mapping[int, _Joint] = {}
         self._ports: Mapping[str, _Joint] = {}
         self._faults: dict[str, str | None] = {}
+        self._by_ports: Mapping[PciAddress, _Joint] = {}
         self._joined: Mapping[PciAddress, _Joint] = {}
         self._told: frozenset[str] = frozenset()
 
@@ -91,9 +92,9 @@ class JoinedCards:
         joints = [*self._groups.values()]
         if not CONF.gpu.split_link_groups:
             joints += self._linked.values()
-        if not CONF.gpu.allow_ports_without_acs:
-            joints += self._unseparated()
-        self._joined = _merged(joints)
+        by_ports = () if CONF.gpu.allow_ports_without_acs else self._unseparated()
+        self._by_ports = _merged(by_ports)
+        self._joined = _merged([*joints, *by_ports])
         if self._serves:
             self._tell(cards)
 
@@ -183,6 +184,10 @@ class JoinedCards:
         is joined by links only, or by ports only.
         """
         return self._joined
+
+    def unseparated_cards(self) -> Mapping[PciAddress, _Joint]:
+        """Return those of :meth:`joined` that ports do not separate, by card."""
+        return self._by_ports
 
     def unseparated(self, card: PciAddress) -> bool | None:
         """Return whether a port does not separate *card* from others, ``None`` if it is unknown."""

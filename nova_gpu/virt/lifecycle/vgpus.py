@@ -72,7 +72,7 @@ class VGPUs:
         self.cards = vgpu_cards.VGPUCards(self._roots, host.ways, self._made.recorded_types())
         self.retries = Retries(self._card_of)
         self.published = vgpu_inventory.VGPUInventory(
-            self.cards, self._made, ledger, host.ways.sets
+            *(self.cards, self._made, ledger, host.ways.sets), host.joined_cards.unseparated_cards
         )
         self._failed = failed
         # Cards for which [gpu]divide_command has failed
