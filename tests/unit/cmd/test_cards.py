@@ -7,13 +7,16 @@ import unittest
 import fixtures
 
 from nova_gpu.cmd import cards
+from nova_gpu.core.availability import Source
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, VGPUType
 from nova_gpu.host.pci import identity
 from nova_gpu.host.roots import Roots
+from nova_gpu.virt.health import failed_starts
 from nova_gpu.virt.inventory import discovery
-from tests.fixtures import cleaned, hosts
+from tests.fixtures import cleaned, hosts, kernel, vgpu
 from tests.fixtures.bases import commands as base
+from tests.fixtures.cards import addresses
 
 CARD = PciAddress.parse("0000:19:00.0")
 
@@ -49,3 +52,21 @@ class ReadTest(base.HostTestCase):
         shown = cards.read(discovery.Discovery())
         self.assertEqual([None] * 8, [card.dirty for card in shown])
         self.assertEqual(["10de:2335"], looks)
+
+    def test_starts_that_failed(self) -> None:
+        """Two cards close the host for whole cards, and no function is given after it failed."""
+        self.config.config(state_path=str(self.root))
+        host = hosts.Host(self.root)
+        kernel.boot(host, "first")
+        for number in range(3):
+            host.add_gpu(f"0000:{number}1:00.0", "10de", "2335", driver="vfio-pci")
+        host.add_gpu("0000:3b:00.0", "10de", "26b9", totalvfs=1)
+        (function,) = vgpu.add_functions(host, "0000:3b:00.0", 1)
+        vgpu.set_profiles(host, function, vgpu.L40S)
+        failed = failed_starts.FailedStarts(failed_starts.path(), host.roots)
+        for address in addresses("0000:01:00.0", "0000:11:00.0"):
+            failed.failed(None, address, "EIO", RuntimeError("Input/output error"))
+        for _ in range(failed_starts.MOST):
+            failed.failed(Kind.TYPED, *addresses(function), "EIO", RuntimeError("it"))
+        shown = cards.read(discovery.Discovery())
+        self.assertEqual([Source.STARTS] * 4, [card.unavailable[-1].source for card in shown])
