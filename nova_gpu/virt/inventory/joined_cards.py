@@ -15,7 +15,7 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import boundary
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.topology import topology
-from nova_gpu.host.pci import acs
+from nova_gpu.host.pci import acs, sysfs
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import files
 from nova_gpu.virt.sets import Sets
@@ -79,7 +79,8 @@ class JoinedCards:
     def look(self, cards: Collection[GPU], had: Collection[PciAddress] = ()) -> None:
         """Read what joins *cards* now, and log what has changed.
 
-        :param had: all cards that guests have, of which the options may select some no longer
+        :param had: all cards and functions that guests have, of whose cards the options may select
+            some no longer
         """
         self._look_at_links(cards)
         groups: dict[int, set[PciAddress]] = collections.defaultdict(set)
@@ -87,7 +88,10 @@ class JoinedCards:
             if gpu.iommu_group is not None:
                 groups[gpu.iommu_group].add(gpu.address)
         self._groups = {key: frozenset(group) for key, group in groups.items() if len(group) > 1}
-        self._ports = acs.ports({*had, *(gpu.address for gpu in cards)}, self._roots)
+        own = {str(gpu.address): gpu.address for gpu in cards}
+        physical = {item: sysfs.link(sysfs.device(item, self._roots), "physfn") for item in had}
+        others = [item for item, card in physical.items() if card not in own]
+        self._ports = acs.ports({*own.values(), *others}, self._roots)
         self._read_ports()
         joints = [*self._groups.values()]
         if not CONF.gpu.split_link_groups:

@@ -203,6 +203,15 @@ class FunctionsTest(_ThreeCardsTestCase):
         self.host.set_acs(PORTS[0], None)
         self.assertEqual({f"{ONE[:-1]}5"}, self.free())
 
+    def test_the_guests_card_is_no_longer_selected(self) -> None:
+        self.host.set_acs(PORTS[0], None)
+        self.free()
+        self.compute.config(group="gpu", addresses=[OTHER])
+        self.compute.restart()
+        provider = self.compute.provider("26b9", self.TYPE)
+        found = self.compute.tree.data(provider).inventory["VGPU"]
+        self.assertEqual(found["total"] - 1, found["reserved"], "all but the guest's own")
+
     def test_option(self) -> None:
         self.host.set_acs(PORTS[0], None)
         self.assertEqual(3, len(self.free(allow_ports_without_acs=True)))
