@@ -101,7 +101,7 @@ def read(host: discovery.Discovery, watch: monitor.Watch | None = None) -> list[
         bind_failures.unavailable(bind_failures.folder(), gpus),
         others,
         discovery.of_all(Source.DIVISION, linked),
-        _failing(host, gpus, parts),
+        failed_starts.of_cards(gpus, parts, host.roots),
     )
     left = [gpu for gpu in gpus if gpu.address not in reasons.keys() | parts.keys()]
     reasons |= host_check.unavailable(host, left)
@@ -110,22 +110,6 @@ def read(host: discovery.Discovery, watch: monitor.Watch | None = None) -> list[
         Card(*(gpu, reasons.get(gpu.address, ()), parts.get(gpu.address)), dirty.get(gpu.address))
         for gpu in gpus
     ]
-
-
-def _failing(
-    host: discovery.Discovery, gpus: Sequence[GPU], parts: Mapping[PciAddress, DividedCard]
-) -> dict[PciAddress, Reasons]:
-    """Return why new instances do not get cards, or any part of them, after starts that failed."""
-    failed = failed_starts.FailedStarts(failed_starts.path(), host.roots, serves=False)
-    reasons = failed.failing(None, [gpu.address for gpu in gpus if gpu.address not in parts])
-    for address, card in parts.items():
-        found = [
-            failed.failing(parent.kind, [function]).get(function)
-            for function, parent in card.parents.items()
-        ]
-        if found and (own := found[0]) and all(found):
-            reasons[address] = own
-    return reasons
 
 
 def _dirty(host: discovery.Discovery, gpus: Sequence[GPU]) -> dict[PciAddress, str]:

@@ -28,8 +28,8 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import exception, printable
 from nova_gpu.core.availability import Reasons, Source, Unavailable
 from nova_gpu.core.device import Device
-from nova_gpu.core.model import PciAddress
-from nova_gpu.core.vgpu.vgpu import Kind
+from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.vgpu.vgpu import DividedCard, Kind
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import files
@@ -358,6 +358,22 @@ class FailedStarts:
                     "new instances lasts until nova-compute ends: %s",
                     error,
                 )
+
+
+def of_cards(
+    gpus: Iterable[GPU], parts: Mapping[PciAddress, DividedCard], roots: Roots
+) -> dict[PciAddress, Reasons]:
+    """Return why new instances do not get cards, or any part of them, for the commands.
+
+    :param parts: those of *gpus* that are given in parts
+    """
+    starts = FailedStarts(path(), roots, serves=False)
+    reasons = starts.failing(None, [gpu.address for gpu in gpus if gpu.address not in parts])
+    for address, card in parts.items():
+        found = [starts.failing(p.kind, [function]) for function, p in card.parents.items()]
+        if found and all(found):
+            (reasons[address],) = found[0].values()
+    return reasons
 
 
 def path() -> pathlib.Path:

@@ -51,6 +51,19 @@ class HostCheckTest(base.HostTestCase):
         self.config.config(group="gpu", allow_ports_without_acs=True)
         self.assertIn("lets several guests have them", self.check(0))
 
+    def test_functions_below_ports_without_acs(self) -> None:
+        host = hosts.Host(self.root)
+        host.add_bridge("0000:00:01.0")
+        host.add_bridge("0000:01:00.0", parent="0000:00:01.0")
+        for port, card in (("0000:02:00.0", "0000:03:00.0"), ("0000:02:01.0", "0000:04:00.0")):
+            host.add_bridge(port, parent="0000:01:00.0")
+            host.add_gpu(card, "8086", "e211", parent=port, totalvfs=1)
+            host.add_vf(card, card.replace(".0", ".1"), driver="vfio-pci")
+            host.register_with_vfio(card.replace(".0", ".1"))
+        self.assertNotIn("does not separate", self.check(0))
+        host.set_acs("0000:02:01.0", None)
+        self.assertEqual(2, self.check(0).count("the IOMMU does not separate it from 0000:0"))
+
     def test_cards_whose_memory_gim_shares(self) -> None:
         host, cards = hosts.Host(self.root), [CARD, "0000:82:00.0"]
         for card in cards:
