@@ -108,10 +108,11 @@ def other_ids(root: pathlib.Path, roots: Roots) -> list[OtherIds]:
     with contextlib.suppress(FileNotFoundError):
         written = (root / GRUB).read_bytes()
     texts = (text.decode(errors="replace").replace('"', " ") for text in (written, line))
-    mine, given = ([_split(ids) for ids in _ON_COMMAND_LINE.findall(text)] for text in texts)
+    mine, arguments = ([_split(ids) for ids in _ON_COMMAND_LINE.findall(text)] for text in texts)
     # The host may not have booted since nova-gpu wrote more ids than it booted with.
-    if given := [ids for ids in given if not {*ids} <= {name for own in mine for name in own}]:
-        others.append(OtherIds("the kernel's command line", given[-1], wins=True))
+    names = {name for ids in mine for name in ids}
+    if foreign := [ids for ids in arguments if not names.issuperset(ids)]:
+        others.append(OtherIds("the kernel's command line", foreign[-1], wins=True))
     return others
 
 

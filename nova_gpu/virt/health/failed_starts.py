@@ -370,9 +370,9 @@ def of_cards(
     starts = FailedStarts(path(), roots, serves=False)
     reasons = starts.failing(None, [gpu.address for gpu in gpus if gpu.address not in parts])
     for address, card in parts.items():
-        found = [starts.failing(p.kind, [function]) for function, p in card.parents.items()]
-        if found and all(found):
-            (reasons[address],) = found[0].values()
+        by_function = [starts.failing(p.kind, [function]) for function, p in card.parents.items()]
+        if by_function and all(by_function):
+            (reasons[address],) = by_function[0].values()
     return reasons
 
 
