@@ -456,7 +456,7 @@ REMEDIES: dict[str, Callable[[Machine], None]] = {
     "have the vendor's tool write that file again": write_files_again,
     "have the vendor's tool write it again": write_files_again,
     "remove it where images bring the driver's files": remove_files,
-    r"gets them; turn ACS on": lambda on: on.host.set_acs(PORT),
+    "of one of them; turn ACS on": lambda on: on.host.set_acs(PORT),
     "for a group of its own, turn ACS on": Machine.move,
     "turn interrupt remapping on": lambda on: set_unsafe_interrupts(on, "N"),
     "install the package with its further modules": lambda on: (

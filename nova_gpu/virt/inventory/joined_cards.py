@@ -32,6 +32,7 @@ _NEAR_PARTS = (
 )
 _UNREAD = "has ACS that cannot be read"
 _REMEDY = "turn ACS on (firmware; no setpci, pci=config_acs= or disable_acs_redir= against it)"
+_ONE = "one guest at a time gets them, or guests get virtual functions of one of them"
 _ALLOWED = (
     "[gpu]allow_ports_without_acs lets several guests have them: these guests can reach each "
     "other's memory"
@@ -171,9 +172,7 @@ class JoinedCards:
         }
         for cards, why in self._unseparated().items():
             allowed = CONF.gpu.allow_ports_without_acs
-            what = (
-                _ALLOWED if allowed else f"one guest at a time gets them. To change that, {_REMEDY}"
-            )
+            what = _ALLOWED if allowed else f"{_ONE}. To change that, {_REMEDY}"
             texts.add(f"The IOMMU does not separate GPUs {_listed(cards)} ({why}); {what}")
         if gpus and (parameter := acs.unsafe_interrupts(self._roots)):
             texts.add(UNSAFE_INTERRUPTS.format(parameter))
@@ -211,7 +210,7 @@ class JoinedCards:
         for cards, why in self._unseparated().items():
             if card in cards:
                 allowed = CONF.gpu.allow_ports_without_acs
-                what = _ALLOWED if allowed else f"one guest at a time gets them; {_REMEDY}"
+                what = _ALLOWED if allowed else f"{_ONE}; {_REMEDY}"
                 yield (
                     f"the IOMMU does not separate it from {_listed(cards - {card})} ({why}): {what}"
                 )

@@ -44,8 +44,9 @@ class HostCheckTest(base.HostTestCase):
         (text,) = [line for line in self.check(0).splitlines() if "0000:05:00.0 (port" in line]
         self.assertEqual(
             "    the IOMMU does not separate it from 0000:05:00.0 (port 0000:02:01.0 has ACS off "
-            "(completion redirect)): one guest at a time gets them; turn ACS on (firmware; no "
-            "setpci, pci=config_acs= or disable_acs_redir= against it)",
+            "(completion redirect)): one guest at a time gets them, or guests get virtual "
+            "functions of one of them; turn ACS on (firmware; no setpci, pci=config_acs= or "
+            "disable_acs_redir= against it)",
             text,
         )
         self.config.config(group="gpu", allow_ports_without_acs=True)
