@@ -19,7 +19,7 @@ from nova_gpu.core.vgpu import vgpu_capacity
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind
 from nova_gpu.host.state import proofs, quarantine
 from nova_gpu.virt.delivery import bind_failures
-from nova_gpu.virt.health import monitor
+from nova_gpu.virt.health import failed_starts, monitor
 from nova_gpu.virt.inventory import discovery
 
 _COLUMNS = (
@@ -101,6 +101,7 @@ def read(host: discovery.Discovery, watch: monitor.Watch | None = None) -> list[
         bind_failures.unavailable(bind_failures.folder(), gpus),
         others,
         discovery.of_all(Source.DIVISION, linked),
+        failed_starts.of_cards(gpus, parts, host.roots),
     )
     left = [gpu for gpu in gpus if gpu.address not in reasons.keys() | parts.keys()]
     reasons |= host_check.unavailable(host, left)

@@ -27,6 +27,7 @@ from nova_gpu.host.state import quarantine
 from nova_gpu.host.vfio import boot_configuration, open_devices, passthrough
 from nova_gpu.host.vgpu import virtual_functions
 from nova_gpu.virt.delivery import bind_failures, guest_address_space
+from nova_gpu.virt.health import failed_starts
 from nova_gpu.virt.inventory import discovery, joined_cards
 from nova_gpu.virt.sets import Sets
 
@@ -59,10 +60,11 @@ def check(host: discovery.Discovery, root: pathlib.Path) -> list[Finding]:
         quarantine.unavailable(host.quarantine, gpus, host.roots),
         bind_failures.unavailable(bind_failures.folder(), gpus),
         others,
+        failed_starts.of_cards(gpus, parts, host.roots),
     )
     alike = collections.Counter(gpu.product for gpu in gpus if gpu.address not in parts)
     findings = [
-        _in_parts(gpu, parts[gpu.address], root, reasons.get(gpu.address, ()), host.roots)
+        _in_parts(host, gpu, parts[gpu.address], root, reasons.get(gpu.address, ()))
         if gpu.address in parts
         else _finding(host, gpu, root, reasons.get(gpu.address, ()), alike[gpu.product])
         for gpu in gpus
@@ -78,7 +80,7 @@ def _on_board(finding: Finding, gpu: GPU, sets: Sets) -> Finding:
 
 
 def _in_parts(
-    gpu: GPU, card: DividedCard, root: pathlib.Path, reasons: Reasons, roots: Roots
+    host: discovery.Discovery, gpu: GPU, card: DividedCard, root: pathlib.Path, reasons: Reasons
 ) -> Finding:
     remark = "offered in parts, as vGPUs (see nova-gpu list)"
     if card.has_instances:
@@ -86,8 +88,8 @@ def _in_parts(
     elif card.parents.keys() == {gpu.address}:
         remark += "; without a value of [gpu]vgpu_types it is offered whole"
     obstacles, drivers = tuple(map(str, reasons)), {str(gpu.address): gpu.driver}
-    remarks = () if obstacles else (remark, *_of_plain(gpu, card, root, roots))
-    return Finding(str(gpu.address), _name(gpu), drivers, obstacles, remarks)
+    remarks = (remark, *_of_plain(gpu, card, root, host.roots), *_of_isolation(host, gpu))
+    return Finding(str(gpu.address), _name(gpu), drivers, obstacles, () if obstacles else remarks)
 
 
 def _of_plain(gpu: GPU, card: DividedCard, root: pathlib.Path, roots: Roots) -> Iterator[str]:
@@ -205,8 +207,14 @@ def _remarks(host: discovery.Discovery, gpu: GPU, root: pathlib.Path, alike: int
     unlimited = guest_address_space.unlimited(roots, host.libvirt_version())
     if unlimited and CONF.libvirt.cpu_mode in guest_address_space.AS_THE_HOST:
         yield unlimited
+    yield from _of_isolation(host, gpu)
+
+
+def _of_isolation(host: discovery.Discovery, gpu: GPU) -> Iterator[str]:
+    if host.delivery.shares_driver:
+        return
     yield from host.joined_cards.remarks(gpu.address)
-    if parameter := acs.unsafe_interrupts(roots):
+    if parameter := acs.unsafe_interrupts(host.roots):
         yield joined_cards.UNSAFE_INTERRUPTS.format(parameter)
 
 

@@ -56,8 +56,7 @@ def main(host: discovery.Discovery, root: pathlib.Path, *, apply: bool) -> int:
     if not ids:
         print("nova-gpu: this host has no card to prepare.", file=sys.stderr)
         return 1
-    is_builtin = boot_configuration.module_kind(root) == "builtin"
-    others = [] if is_builtin else boot_configuration.other_ids(root, host.roots)
+    others = boot_configuration.other_ids(root, host.roots)
     union = sorted({*ids, *(name for line in others for name in line.ids)})
     overridden = [line for line in others if line.wins and not set(ids) <= set(line.ids)]
     for line in overridden:

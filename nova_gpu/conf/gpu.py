@@ -124,8 +124,8 @@ switch, or below the root ports of one slot, where Access Control Services (ACS)
 missing, off or unreadable. The requests of such cards to each other do not pass the IOMMU: a guest
 with one of them can read and write the memory of the others, and what their guests do with it. Set
 this only if all users trust each other. False: while a guest has one of these cards, no other guest
-gets the others. Guests that have them already keep them and start with them again.
-``nova-gpu host check`` names the cards and ports.
+gets the others, nor virtual functions of them. Guests that have them already keep them and start
+with them again. ``nova-gpu host check`` names the cards and ports.
 """,
     ),
     cfg.BoolOpt(

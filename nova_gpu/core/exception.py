@@ -159,7 +159,7 @@ class NotClean(GPUError):
 
 
 class NotCleanedYet(NotClean):
-    """A card that the host's driver kept from being cleaned; a later attempt may succeed."""
+    """A card that a driver or process keeps from being clean; a later attempt may succeed."""
 
 
 class NotRepaired(GPUError):

@@ -133,7 +133,7 @@ def open_devices(process: str) -> set[Number]:
 
     They are known by their numbers, however their nodes are named: a node may be mounted at another
     path, and that of a mount namespace that has ended has none. A file in the queue of a socket, or
-    registered with io_uring, is not found (:func:`hidden_files`).
+    registered with io_uring, is not found: of a ring without a descriptor /proc shows nothing.
 
     :raises OSError: if they cannot be read; one of ENDED if the process has ended
     """
@@ -157,25 +157,6 @@ def _look(process: str, answers: list[set[Number] | OSError]) -> None:
         answers.append({number for number in numbers if number})
     except OSError as error:
         answers.append(error)
-
-
-def hidden_files(process: str) -> str | None:
-    """Return where *process* has files that :func:`open_devices` cannot see, ``None`` if nowhere.
-
-    :raises OSError: if that cannot be read; one of ENDED if the process has ended
-    """
-    for folder in _tables(process, _threads(process)):
-        for path in _listed(f"{folder}info"):
-            try:
-                fields = dict(line.partition(":")[::2] for line in _text(path).split("\n"))
-            except ENDED:
-                continue  # closed meanwhile
-            # net/unix/af_unix.c and io_uring/fdinfo.c; without files the number is 0.
-            if fields.get("scm_fds", "").strip("\t 0"):
-                return "in the queue of a socket"
-            if fields.get("UserFiles", "").strip("\t 0"):
-                return "registered with io_uring"
-    return None
 
 
 def device(path: str) -> Number | None:

@@ -33,7 +33,8 @@ def end_processes(address: str) -> list[str]:
     """End the processes that a container left with the device open; return their descriptions.
 
     :param address: a GPU's address, or the slot of a MIG instance
-    :raises NotClean: if a process does not end, or may have the device open
+    :raises NotCleanedYet: if a process does not end, or may have the device open
+    :raises NotClean: if the search for the processes fails
     """
     means, gpu = nova_gpu.privsep.vfio.means(CONF.gpu.clean_timeout), device.parse(address)
     card = _card(device.function(gpu))
@@ -47,7 +48,7 @@ def end_processes(address: str) -> list[str]:
         raise exception.NotClean(address, reason, "see which processes have it open") from error
     if left:
         reason = f"processes still have it open, or may have: {', '.join(map(str, left))}"
-        raise exception.NotClean(address, reason, left[0].remedy)
+        raise exception.NotCleanedYet(address, reason, left[0].remedy)
     return [str(process) for process in processes]
 
 

@@ -4,19 +4,17 @@
 from __future__ import annotations
 
 import functools
-import pathlib
 from typing import Any
 
 from nova import objects
 from nova.virt import virtapi as nova_virtapi
 from nova.virt.libvirt import host as libvirt_host
 
-from nova_gpu.conf import CONF
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import diagnostics, libvirt_version
 from nova_gpu.virt.cards import Cards
 from nova_gpu.virt.ended_moves import EndedMoves
-from nova_gpu.virt.health import monitor
+from nova_gpu.virt.health import failed_starts, monitor
 from nova_gpu.virt.health.failed_starts import FailedStarts
 from nova_gpu.virt.health.xids import Xids
 from nova_gpu.virt.inventory import stranding
@@ -87,8 +85,7 @@ class HostGPUs:
         watch = monitor.Watch(host_discovery.roots, asks_nvml=ways.whole.shares_driver)
         tracker = Tracker(lambda: virtapi._compute.rt)
         neighbours = Neighbours(tracker, host_discovery.roots)
-        path = pathlib.Path(CONF.state_path, "gpu-failed-starts")
-        failed = FailedStarts(path, host_discovery.roots)
+        failed = FailedStarts(failed_starts.path(), host_discovery.roots)
         self._published = published = CardInventory(
             *(ledger, ways, host_discovery.joined_cards, neighbours), failed
         )

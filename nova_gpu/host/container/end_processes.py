@@ -47,6 +47,8 @@ Range = tuple[int, int]
 
 UNREAD = "what it has open cannot be read"
 DOES_NOT_END = "it does not end"
+# In the queue of a socket or a ring of io_uring (IORING_SETUP_REGISTERED_FD_ONLY since Linux 6.5)
+MAY_HIDE_IT = "it runs as a guest's user outside all running guests, and may hide what it has open"
 
 
 class Guest(enum.Enum):
@@ -161,7 +163,6 @@ def _left(
         try:
             start = processes.started(process)
             has_one = not processes.open_devices(process).isdisjoint(devices)
-            hidden = None if guest is Guest.RUNS else processes.hidden_files(process)
         except processes.ENDED:
             continue
         except OSError:
@@ -169,8 +170,8 @@ def _left(
             continue
         if has_one or guest is Guest.HAS_ENDED:
             yield pid, processes.command(process), None, start
-        elif hidden:
-            yield pid, processes.command(process), f"it has files {hidden}", None
+        elif guest is Guest.UNKNOWN:
+            yield pid, processes.command(process), MAY_HIDE_IT, None
 
 
 def _kill(proc: str, pid: int, start: int, deadline: float) -> None:

@@ -85,7 +85,8 @@ def other_ids(root: pathlib.Path, roots: Roots) -> list[OtherIds]:
     """Return the ids that modprobe's other files and the kernel's command line give to vfio-pci.
 
     modprobe reads its files in the order of their names, and the kernel takes the last of several
-    values of a parameter. The command line comes after all files (kmod, libkmod-config.c).
+    values of a parameter. The command line comes after all files (kmod, libkmod-config.c). A
+    vfio-pci that is built into the kernel reads no file.
 
     :raises OSError: if a file cannot be read
     """
@@ -93,17 +94,25 @@ def other_ids(root: pathlib.Path, roots: Roots) -> list[OtherIds]:
     paths = {
         path.name: path for folder in reversed(_FOLDERS) for path in (root / folder).glob("*.conf")
     }
+    if module_kind(root) == "builtin":
+        paths = {}
     own = pathlib.PurePath(MODPROBE).name
     others = [
         OtherIds(f"/{paths[name].relative_to(root)}", tuple(ids), name > own)
         for name in sorted(paths.keys() - {own})
         if (ids := _option(paths[name].read_bytes().decode(errors="replace")))
     ]
-    line = b""
+    line = written = b""
     with contextlib.suppress(FileNotFoundError):
         line = (roots.proc / "cmdline").read_bytes()
-    if values := _ON_COMMAND_LINE.findall(line.decode(errors="replace")):
-        others.append(OtherIds("the kernel's command line", _split(values[-1]), wins=True))
+    with contextlib.suppress(FileNotFoundError):
+        written = (root / GRUB).read_bytes()
+    texts = (text.decode(errors="replace").replace('"', " ") for text in (written, line))
+    mine, arguments = ([_split(ids) for ids in _ON_COMMAND_LINE.findall(text)] for text in texts)
+    # The host may not have booted since nova-gpu wrote more ids than it booted with.
+    names = {name for ids in mine for name in ids}
+    if foreign := [ids for ids in arguments if not names.issuperset(ids)]:
+        others.append(OtherIds("the kernel's command line", foreign[-1], wins=True))
     return others
 
 

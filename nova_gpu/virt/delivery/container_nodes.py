@@ -174,7 +174,7 @@ class ContainerNodes(Delivery):
         Return false for a card, which is not reset, because other processes may use it. For a MIG
         instance return whether it exists: one that was removed needs no cleaning.
 
-        :raises NotClean: if one of the processes does not end
+        :raises NotCleanedYet: if one of the processes does not end
         """
         if isinstance(grant, GPU):
             end_processes(str(grant.address), self._roots)
@@ -188,7 +188,7 @@ def end_processes(device: str, roots: Roots) -> None:
     """End the processes that an ended guest left on a card or a MIG instance.
 
     :param device: the card's address, or the slot of the MIG instance
-    :raises NotClean: if one of them does not end
+    :raises NotCleanedYet: if one of them does not end
     """
     if guest_processes.may_be_left(roots, guest_processes.ranges(CONF.libvirt.uid_maps)):
         for process in nova_gpu.privsep.cleaning.end_processes(device):

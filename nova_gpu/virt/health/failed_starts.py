@@ -12,21 +12,24 @@ card.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import os
 import pathlib
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
 
 from oslo_log import log as logging
 
+from nova_gpu.conf import CONF
 from nova_gpu.core import exception, printable
 from nova_gpu.core.availability import Reasons, Source, Unavailable
 from nova_gpu.core.device import Device
-from nova_gpu.core.model import PciAddress
-from nova_gpu.core.vgpu.vgpu import Kind
+from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.vgpu.vgpu import DividedCard, Kind
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import files
@@ -109,26 +112,33 @@ class FailedStarts:
 
     A device with ``MOST`` failures in a row is not given for ``TOGETHER_S``, so that another one is
     tried. If that starts, the first one is at fault: a virtual function is not given until it is
-    enabled anew, any other device after each further failure not for ``TOGETHER_S``. The numbers of
-    functions are in one file in the state path, valid for the present boot of the host; all else is
-    in memory::
+    enabled anew, any other device after each further failure not for ``TOGETHER_S``. All is in one
+    file in the state path, valid for the present boot of the host, whose clock the times are of::
 
-        {"boot_id": "...", "functions": [["0000:3b:00.4", 48211, 3], ...]}
+        {"boot_id": "...", "functions": [["0000:3b:00.4", 48211, 3], ...],
+         "failures": [["TYPED", "0000:3b:00.4", ["EIO", 3, 812.5, 901.2, false, null]], ...],
+         "tried": [["TYPED", 901.2]]}
 
     Threads may share the object.
 
     :param path: the file, which need not exist yet
+    :param serves: whether this is nova-compute, and not a command that only reads the file
     """
 
-    def __init__(self, path: pathlib.Path, roots: Roots) -> None:
-        self._path, self._roots = path, roots
+    def __init__(self, path: pathlib.Path, roots: Roots, *, serves: bool = True) -> None:
+        self._path, self._roots, self._serves = path, roots, serves
         self._lock = threading.Lock()
         self._counts: _Counts = {}
         self._failures: dict[Kind | None, dict[str, _Failures]] = {}
         # When the host was closed for a kind, or last let a start of it through
         self._tried: dict[Kind | None, float] = {}
         self._is_read = False
-        self._set({})
+        self._written: Mapping[str, Any] = {}
+        self._save()
+        if not serves:
+            return
+        for kind in filter(self._is_closed, self._failures):
+            LOG.warning("New instances do not get %s of this host: %s", _NOUNS[kind], _CLOSED)
         if unavailable := self.unavailable():
             LOG.warning(
                 "New instances do not get virtual functions %s: before nova-compute was started, "
@@ -155,7 +165,7 @@ class FailedStarts:
         :param is_its_own: whether it is a virtual function that may be at fault itself
         :param project_id: the project whose request may be at fault, ``None`` if it cannot be
         """
-        with self._lock:
+        with self._changing():
             now, was_closed = time.monotonic(), self._is_closed(kind)
             failures = self._failures.setdefault(kind, {})
             if not was_closed:
@@ -173,7 +183,7 @@ class FailedStarts:
             text = printable.printable(str(error), printable.MOST_OF_A_LINE)
             if self._is_closed(kind):
                 counts = self._counts.items()
-                self._set({item: count for item, count in counts if str(item) not in failures})
+                self._counts = {item: n for item, n in counts if str(item) not in failures}
                 if not was_closed:
                     self._tried[kind] = now
                     LOG.error(
@@ -206,14 +216,14 @@ class FailedStarts:
                 "one (/usr/lib/nvidia/sriov-manage -d, then -e, with the card's address).",
                 {"function": function, "times": MOST, "error": error},
             )
-        self._set({**self._counts, function: count})
+        self._counts = {**self._counts, function: count}
 
     def begins(self, kind: Kind | None) -> bool:
         """Note that a new guest begins to start with a device; return whether the host is closed.
 
         A closed host gets no other start for ``TOGETHER_S``.
         """
-        with self._lock:
+        with self._changing():
             if is_closed := self._is_closed(kind):
                 self._tried[kind] = time.monotonic()
             return is_closed
@@ -222,7 +232,7 @@ class FailedStarts:
         """Forget the failures of the host and of *devices*, with which a guest has started."""
         over = frozenset(devices)
         names = set(map(str, over))
-        with self._lock:
+        with self._changing():
             if self._is_closed(kind):
                 LOG.info("New instances get %s of this host again: a guest started", _NOUNS[kind])
                 self._failures.pop(kind)
@@ -232,7 +242,7 @@ class FailedStarts:
                 for name, item in own
                 if item.times >= MOST and name not in names
             }
-            self._set({item: count for item, count in self._counts.items() if item not in over})
+            self._counts = {item: n for item, n in self._counts.items() if item not in over}
 
     def unavailable(self) -> dict[Device, Reasons]:
         """Return the functions that new instances do not get for failures of their own."""
@@ -259,7 +269,7 @@ class FailedStarts:
         """
         with self._lock:
             if self._is_closed(kind):
-                is_due = time.monotonic() - self._tried[kind] >= TOGETHER_S
+                is_due = time.monotonic() - self._tried.get(kind, 0.0) >= TOGETHER_S
                 return {} if is_due else dict.fromkeys(devices, (_CLOSED,))
             failures = self._failures.get(kind, {})
             return {
@@ -274,11 +284,11 @@ class FailedStarts:
 
     def look(self) -> None:
         """Forget the failures of functions that are gone or were disabled and enabled."""
-        with self._lock:
+        with self._changing():
             over = {f for f, count in self._counts.items() if count[0] != self._folder(f)}
             for function in over:
                 self._failures.get(Kind.TYPED, {}).pop(str(function), None)
-            self._set({item: count for item, count in self._counts.items() if item not in over})
+            self._counts = {item: n for item, n in self._counts.items() if item not in over}
 
     def _folder(self, function: PciAddress) -> int | None:
         """Return the inode number of the function's folder in sysfs, ``None`` without a folder."""
@@ -287,40 +297,92 @@ class FailedStarts:
         except OSError:
             return None
 
-    def _load(self) -> _Counts:
-        """Return the counts in the file; none if it is missing, or of another boot or format.
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        with self._lock:
+            try:
+                yield
+            finally:
+                self._save()
+
+    def _load(self) -> None:
+        """Add what is in the file, unless it is missing, or of another boot or format.
 
         :raises OSError: if the file cannot be read
         """
+        failures: dict[Kind | None, dict[str, _Failures]] = {}
         try:
             content = files.read_json(self._path)
             if content["boot_id"] != self._roots.boot_id():
-                return {}
-            counts = [(PciAddress.parse(a), (int(n), int(t))) for a, n, t in content["functions"]]
+                return
+            counts = {PciAddress.parse(a): (int(n), int(t)) for a, n, t in content["functions"]}
+            for kind, name, (cause, times, *ends, is_own, project) in content.get("failures", ()):
+                first, last = map(float, ends)
+                known = _Failures(str(cause), int(times), first, last, bool(is_own), project)
+                failures.setdefault(_kind(kind), {})[str(name)] = known
+            tried = {_kind(kind): float(at) for kind, at in content.get("tried", ())}
         except _NOT_UNDERSTOOD:
-            return {}
-        return dict(counts)
-
-    def _set(self, counts: _Counts) -> None:
-        if counts == self._counts and self._is_read:
             return
-        self._counts = counts
+        self._counts = {**counts, **self._counts}
+        self._tried = {**tried, **self._tried}
+        for kind in self._failures:
+            failures[kind] = {**failures.get(kind, {}), **self._failures[kind]}
+        self._failures = failures
+
+    def _content(self) -> dict[str, Any]:
+        functions = sorted((str(item), *count) for item, count in self._counts.items())
+        failures = [
+            (kind and kind.name, name, dataclasses.astuple(item))
+            for kind, items in self._failures.items()
+            for name, item in items.items()
+        ]
+        tried = [(kind and kind.name, at) for kind, at in self._tried.items()]
+        return {"functions": functions, "failures": failures, "tried": tried}
+
+    def _save(self) -> None:
+        """Write the file if anything has changed; read it first, if it was not read yet."""
         try:
             if not self._is_read:
                 # A file that could not be read is not overwritten.
-                before = self._load()
-                self._counts, self._is_read = {**before, **counts}, True
-                if self._counts == before:
-                    return
-            functions = sorted((str(item), *count) for item, count in self._counts.items())
-            content = {"boot_id": self._roots.boot_id(), "functions": functions}
-            files.write_json(self._path, content)
+                mine = self._content()
+                self._load()
+                self._is_read, self._written = True, {} if any(mine.values()) else self._content()
+            content = self._content()
+            if content != self._written:
+                files.write_json(self._path, {"boot_id": self._roots.boot_id(), **content})
+                self._written = content
         except OSError as error:
-            LOG.warning(
-                "Failed to write which virtual functions failed to start; they are withheld until "
-                "nova-compute ends: %s",
-                error,
-            )
+            if self._serves:
+                LOG.warning(
+                    "Failed to write with which devices guests failed to start; what follows for "
+                    "new instances lasts until nova-compute ends: %s",
+                    error,
+                )
+
+
+def of_cards(
+    gpus: Iterable[GPU], parts: Mapping[PciAddress, DividedCard], roots: Roots
+) -> dict[PciAddress, Reasons]:
+    """Return why new instances do not get cards, or any part of them, for the commands.
+
+    :param parts: those of *gpus* that are given in parts
+    """
+    starts = FailedStarts(path(), roots, serves=False)
+    reasons = starts.failing(None, [gpu.address for gpu in gpus if gpu.address not in parts])
+    for address, card in parts.items():
+        by_function = [starts.failing(p.kind, [function]) for function, p in card.parents.items()]
+        if by_function and all(by_function):
+            (reasons[address],) = by_function[0].values()
+    return reasons
+
+
+def path() -> pathlib.Path:
+    """Return the path of the file of this host's failed starts."""
+    return pathlib.Path(CONF.state_path, "gpu-failed-starts")
+
+
+def _kind(name: str | None) -> Kind | None:
+    return None if name is None else Kind[name]
 
 
 def _is_old(failures: _Failures) -> bool:

@@ -296,7 +296,7 @@ class CardInventory(Published[GPUGroup, PciAddress]):
             return frozenset()
         usage = self._ledger.now
         every = usage.taken() | usage.used | usage.counted() | usage.started()
-        cards = device.cards(every.union(devices)) & joined.keys()
+        cards = {device.function(item) for item in every.union(devices)} & joined.keys()
         return frozenset[PciAddress]().union(*(joined[card] - {card} for card in cards))
 
     def claimant(self) -> Claimant | None:

@@ -122,7 +122,7 @@ class Discovery:
         if not self.delivery.shares_driver:
             usage = self._ledger.now if self._ledger else None
             had = usage.counted() | usage.used | usage.taken() if usage else ()
-            self.joined_cards.look(gpus, device.cards(had))
+            self.joined_cards.look(gpus, {device.function(item) for item in had})
         return gpus
 
     def _discover(self) -> tuple[GPU, ...]:

@@ -15,7 +15,7 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import boundary
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.topology import topology
-from nova_gpu.host.pci import acs
+from nova_gpu.host.pci import acs, sysfs
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import files
 from nova_gpu.virt.sets import Sets
@@ -32,6 +32,7 @@ _NEAR_PARTS = (
 )
 _UNREAD = "has ACS that cannot be read"
 _REMEDY = "turn ACS on (firmware; no setpci, pci=config_acs= or disable_acs_redir= against it)"
+_ONE = "one guest at a time gets them, or guests get virtual functions of one of them"
 _ALLOWED = (
     "[gpu]allow_ports_without_acs lets several guests have them: these guests can reach each "
     "other's memory"
@@ -72,13 +73,15 @@ class JoinedCards:
         self._groups: Mapping[int, _Joint] = {}
         self._ports: Mapping[str, _Joint] = {}
         self._faults: dict[str, str | None] = {}
+        self._by_ports: Mapping[PciAddress, _Joint] = {}
         self._joined: Mapping[PciAddress, _Joint] = {}
         self._told: frozenset[str] = frozenset()
 
     def look(self, cards: Collection[GPU], had: Collection[PciAddress] = ()) -> None:
         """Read what joins *cards* now, and log what has changed.
 
-        :param had: all cards that guests have, of which the options may select some no longer
+        :param had: all cards and functions that guests have, of whose cards the options may select
+            some no longer
         """
         self._look_at_links(cards)
         groups: dict[int, set[PciAddress]] = collections.defaultdict(set)
@@ -86,14 +89,17 @@ class JoinedCards:
             if gpu.iommu_group is not None:
                 groups[gpu.iommu_group].add(gpu.address)
         self._groups = {key: frozenset(group) for key, group in groups.items() if len(group) > 1}
-        self._ports = acs.ports({*had, *(gpu.address for gpu in cards)}, self._roots)
+        own = {str(gpu.address): gpu.address for gpu in cards}
+        physical = {item: sysfs.link(sysfs.device(item, self._roots), "physfn") for item in had}
+        others = [item for item, card in physical.items() if card not in own]
+        self._ports = acs.ports({*own.values(), *others}, self._roots)
         self._read_ports()
         joints = [*self._groups.values()]
         if not CONF.gpu.split_link_groups:
             joints += self._linked.values()
-        if not CONF.gpu.allow_ports_without_acs:
-            joints += self._unseparated()
-        self._joined = _merged(joints)
+        by_ports = () if CONF.gpu.allow_ports_without_acs else self._unseparated()
+        self._by_ports = _merged(by_ports)
+        self._joined = _merged([*joints, *by_ports])
         if self._serves:
             self._tell(cards)
 
@@ -166,9 +172,7 @@ class JoinedCards:
         }
         for cards, why in self._unseparated().items():
             allowed = CONF.gpu.allow_ports_without_acs
-            what = (
-                _ALLOWED if allowed else f"one guest at a time gets them. To change that, {_REMEDY}"
-            )
+            what = _ALLOWED if allowed else f"{_ONE}. To change that, {_REMEDY}"
             texts.add(f"The IOMMU does not separate GPUs {_listed(cards)} ({why}); {what}")
         if gpus and (parameter := acs.unsafe_interrupts(self._roots)):
             texts.add(UNSAFE_INTERRUPTS.format(parameter))
@@ -183,6 +187,10 @@ class JoinedCards:
         is joined by links only, or by ports only.
         """
         return self._joined
+
+    def unseparated_cards(self) -> Mapping[PciAddress, _Joint]:
+        """Return those of :meth:`joined` that ports do not separate, by card."""
+        return self._by_ports
 
     def unseparated(self, card: PciAddress) -> bool | None:
         """Return whether a port does not separate *card* from others, ``None`` if it is unknown."""
@@ -202,7 +210,7 @@ class JoinedCards:
         for cards, why in self._unseparated().items():
             if card in cards:
                 allowed = CONF.gpu.allow_ports_without_acs
-                what = _ALLOWED if allowed else f"one guest at a time gets them; {_REMEDY}"
+                what = _ALLOWED if allowed else f"{_ONE}; {_REMEDY}"
                 yield (
                     f"the IOMMU does not separate it from {_listed(cards - {card})} ({why}): {what}"
                 )

@@ -17,7 +17,7 @@ from nova_gpu.core.placement import inventory
 from nova_gpu.core.scheduling import stats
 from nova_gpu.core.sets import set_traits
 from nova_gpu.core.vgpu import vgpu, vgpu_capacity
-from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.core.vgpu.vgpu import Kind, Slot
 from nova_gpu.core.vgpu.vgpu_capacity import Room
 from nova_gpu.core.vgpu.vgpu_group import SharedCard, VGPUGroup
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
@@ -38,8 +38,20 @@ class VGPUInventory(Published[VGPUGroup, Slot]):
     noun = "vGPUs"
     _parse = staticmethod(Slot.parse)
 
-    def __init__(self, cards: VGPUCards, made: MadeVGPUs, ledger: Ledger, sets: Sets) -> None:
+    def __init__(
+        self,
+        cards: VGPUCards,
+        made: MadeVGPUs,
+        ledger: Ledger,
+        sets: Sets,
+        unseparated: Callable[[], Mapping[PciAddress, Set[PciAddress]]] = dict,
+    ) -> None:
+        """Create it.
+
+        :param unseparated: return the cards that PCI Express ports do not separate, by card
+        """
         super().__init__(ledger)
+        self._unseparated = unseparated
         self._cards = cards
         self._made = made
         self._sets = sets
@@ -231,12 +243,27 @@ class VGPUInventory(Published[VGPUGroup, Slot]):
         Their parts are for that guest only.
         """
         functions = {device.function(item) for item in devices}
-        return frozenset(
+        cards = self._cards.look.cards
+        linked = {
             address
-            for card in self._cards.look.cards.values()
+            for card in cards.values()
             if functions & (card.joined | card.card.parents.keys())
             for address in card.joined
+        }
+        used = functions.union(
+            a for a, card in cards.items() if functions & card.card.parents.keys()
         )
+        # The functions of one card do not reach each other over the port above it. Mediated devices
+        # of a card reach no other; a guest that has a function or a card there may reach theirs.
+        mediated = {a for a, card in cards.items() if _is_mediated(card)}
+        unseparated = {
+            peer
+            for address, peers in self._unseparated().items()
+            if address in used
+            for peer in peers - {address}
+            if not mediated >= {address, peer}
+        }
+        return frozenset(linked | unseparated)
 
     def _pending(self, taken: Iterable[Slot], look: Look) -> frozenset[Slot]:
         """Return those slots of *taken* whose vGPU does not exist on the host yet."""
@@ -368,6 +395,14 @@ def _in_one_set(
     sizes = {joined: sum(map(len, slots.values())) for joined, slots in sets.items()}
     enough = [joined for joined, size in sizes.items() if size >= count]
     return sets[min(enough, key=lambda joined: (sizes[joined], sorted(joined)))] if enough else free
+
+
+def _is_mediated(card: SharedCard) -> bool:
+    """Return whether guests get no PCI function of the card, but what its driver mediates."""
+    parents = card.card.parents
+    return parents.keys() == {card.gpu.address} and all(
+        parent.kind is Kind.MEDIATED for parent in parents.values()
+    )
 
 
 def _most_slots(card: SharedCard, type_id: str, taken: Collection[Slot]) -> int:

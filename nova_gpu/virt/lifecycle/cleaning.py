@@ -45,7 +45,7 @@ class Cleaning:
         """Clean *card* after its last guest, and return whether it was reset.
 
         :raises NotClean: if the cleaning failed, or if its success is unknown
-        :raises NotCleanedYet: if the host's driver does not release the card; retry later
+        :raises NotCleanedYet: if a driver or process does not release the card; retry later
         """
         with self._judged(str(card.address)):
             was_reset = self._delivery.clean(card)

@@ -363,7 +363,7 @@ class Releases:
         """Clean *card*, or put it into quarantine if that fails; return whether it is clean.
 
         :raises DeviceUnavailable: if an instance has the card, or it is being cleaned already
-        :raises NotCleanedYet: if the host's driver does not release the card; retry later
+        :raises NotCleanedYet: if a driver or process does not release the card; retry later
         :raises OSError: if the proof or the quarantine entry cannot be written
         """
         with self._ledger.clean(card.address):

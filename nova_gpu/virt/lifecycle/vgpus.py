@@ -72,7 +72,7 @@ class VGPUs:
         self.cards = vgpu_cards.VGPUCards(self._roots, host.ways, self._made.recorded_types())
         self.retries = Retries(self._card_of)
         self.published = vgpu_inventory.VGPUInventory(
-            self.cards, self._made, ledger, host.ways.sets
+            *(self.cards, self._made, ledger, host.ways.sets), host.joined_cards.unseparated_cards
         )
         self._failed = failed
         # Cards for which [gpu]divide_command has failed
@@ -274,7 +274,9 @@ class VGPUs:
         grant = next(named, next(iter(grants)))
         if len(grants) > 1 and not isinstance(grant, GPU) and not blame.is_of_host:
             return
-        is_of_start = blame.name is None or self._kind(grant) is Kind.MEDIATED
+        # A mediated device is made for the guest: its card is at fault only if the cause says so.
+        is_made = self._kind(grant) is Kind.MEDIATED and not blame.is_known
+        is_of_start = blame.name is None or is_made
         is_its_own = blame.is_its_own and not isinstance(grant, GPU) and self.way(grant).may_wedge
         self._failed.failed(
             self._kind(grant),

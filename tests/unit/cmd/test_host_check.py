@@ -44,12 +44,26 @@ class HostCheckTest(base.HostTestCase):
         (text,) = [line for line in self.check(0).splitlines() if "0000:05:00.0 (port" in line]
         self.assertEqual(
             "    the IOMMU does not separate it from 0000:05:00.0 (port 0000:02:01.0 has ACS off "
-            "(completion redirect)): one guest at a time gets them; turn ACS on (firmware; no "
-            "setpci, pci=config_acs= or disable_acs_redir= against it)",
+            "(completion redirect)): one guest at a time gets them, or guests get virtual "
+            "functions of one of them; turn ACS on (firmware; no setpci, pci=config_acs= or "
+            "disable_acs_redir= against it)",
             text,
         )
         self.config.config(group="gpu", allow_ports_without_acs=True)
         self.assertIn("lets several guests have them", self.check(0))
+
+    def test_functions_below_ports_without_acs(self) -> None:
+        host = hosts.Host(self.root)
+        host.add_bridge("0000:00:01.0")
+        host.add_bridge("0000:01:00.0", parent="0000:00:01.0")
+        for port, card in (("0000:02:00.0", "0000:03:00.0"), ("0000:02:01.0", "0000:04:00.0")):
+            host.add_bridge(port, parent="0000:01:00.0")
+            host.add_gpu(card, "8086", "e211", parent=port, totalvfs=1)
+            host.add_vf(card, card.replace(".0", ".1"), driver="vfio-pci")
+            host.register_with_vfio(card.replace(".0", ".1"))
+        self.assertNotIn("does not separate", self.check(0))
+        host.set_acs("0000:02:01.0", None)
+        self.assertEqual(2, self.check(0).count("the IOMMU does not separate it from 0000:0"))
 
     def test_one_group(self) -> None:
         host = self.host()

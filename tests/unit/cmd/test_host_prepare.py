@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 
 from nova_gpu.cmd import host_prepare
 from nova_gpu.core import exception
@@ -98,6 +99,25 @@ class HostPrepareTest(base.HostTestCase):
         self.assertIn("the kernel's command line gives vfio-pci", self.prepare(1, apply=True))
         line.write_text("vfio_pci.ids=15b3:101d,10de:10f0,10de:1e04\n")
         self.assertIn("ids=10de:10f0,10de:1e04,15b3:101d\n", self.prepare(apply=True))
+
+    def test_the_command_line_of_a_kernel_with_vfio_pci(self) -> None:
+        """It has no modprobe file, and what others gave it is kept beside its own of before."""
+        self.add_card()
+        modules = self.target / "lib/modules" / os.uname().release
+        modules.mkdir(parents=True)
+        (modules / "modules.builtin").write_text("kernel/drivers/vfio/pci/vfio-pci.ko\n")
+        line = self.host.roots.proc / "cmdline"
+        line.write_text("ro vfio-pci.ids=15b3:101d\n")
+        self.assertIn("ids=10de:10f0,10de:1e04,15b3:101d, or remove them", self.prepare(1))
+        line.write_text("ro vfio-pci.ids=10de:10f0,10de:1e04,15b3:101d\n")
+        argument = "vfio-pci.ids=10de:10f0,10de:1e04,15b3:101d"
+        self.assertIn(f"Kernel arguments: intel_iommu=on iommu=pt {argument}", self.prepare())
+        line.write_text("ro\n")
+        self.prepare(apply=True)
+        line.write_text("ro intel_iommu=on iommu=pt vfio-pci.ids=10de:10f0,10de:1e04\n")
+        self.host.add_gpu("0000:82:00.0", "10de", "1b84")
+        for _ in range(2):
+            self.assertIn("vfio-pci.ids=10de:10f0,10de:1b84,10de:1e04\n", self.prepare(apply=True))
 
     def test_a_card_that_no_guest_can_have(self) -> None:
         self.add_card(mapped_mib=64 << 20)

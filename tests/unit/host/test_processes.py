@@ -70,20 +70,6 @@ class OpenDevicesTest(base.BaseTestCase):
         if os.geteuid() == 0:
             self.assertLessEqual({FULL, ZERO}, processes.open_devices(holder.folder))
 
-    def test_in_the_queue_of_a_socket(self) -> None:
-        """No file in /proc tells which it is."""
-        holder = self.hold(holding.IN_A_SOCKET)
-        self.assertOpen(holder, is_open=False)
-        self.assertEqual("in the queue of a socket", processes.hidden_files(holder.folder))
-        self.assertIsNone(processes.hidden_files(self.hold("pass").folder))
-
-    def test_registered_with_io_uring(self) -> None:
-        holder = self.hold(holding.IN_IO_URING, wait=False)
-        if holder.words == [b"refused"]:
-            self.skipTest("this machine's kernel has no io_uring for this user")
-        self.assertOpen(holder, is_open=False)
-        self.assertEqual("registered with io_uring", processes.hidden_files(holder.folder))
-
     def test_one_that_ends_meanwhile(self) -> None:
         """It keeps nobody from being found."""
         (self.root / "811").mkdir()

@@ -209,14 +209,22 @@ class CleaningTest(DaemonTestCase):
         proc.mkdir(mode=0o755)
         mine = self._with_it_open(UID + 7, "/dev/full", "/dev/zero")
         other = self._with_it_open(UID + 8, "/dev/random", "/dev/zero")
-        for pid in (mine.pid, other.pid):
-            (proc / str(pid)).symlink_to(f"/proc/{pid}")
+        (proc / str(mine.pid)).symlink_to(f"/proc/{mine.pid}")
+        # The neighbour runs in a container.
+        (proc / str(other.pid)).mkdir(mode=0o755)
+        for name in ("status", "stat", "cmdline", "fd"):
+            (proc / str(other.pid) / name).symlink_to(f"/proc/{other.pid}/{name}")
+        group = proc / str(other.pid) / "cgroup"
+        group.write_text("0::/machine.slice/machine-lxc\\x2d700\\x2dneighbour.scope\n")
+        (proc / "700").mkdir(mode=0o755)
+        (proc / "700/status").write_text("Name:\tlibvirt_lxc\nUid:\t0\t0\t0\t0\n")
         (proc / "driver").symlink_to(self.host.roots.proc / "driver")
         (ended,) = self.call("cleaning.end_processes", slots[9], proc=str(proc))
         self.assertIn(f"(pid {mine.pid})", ended)
         self.assertEqual(-9, mine.wait(200))
         (proc / str(mine.pid)).unlink()
         self.assertIsNone(other.poll())
+        group.unlink()
         (ended,) = self.call("cleaning.end_processes", slots[10])
         self.assertIn(f"(pid {other.pid})", ended)
         self.assertEqual([], self.call("cleaning.end_processes", "0000:91:00.0/1g.18gb/1100"))

@@ -19,7 +19,7 @@ from nova_gpu.host.state import quarantine
 from nova_gpu.virt.inventory import discovery
 from nova_gpu.virt.lifecycle.start import Kind
 from nova_gpu.virt.usage.ledger import State
-from tests.fixtures import cards, hosts, kernel, pci
+from tests.fixtures import cards, hosts, kernel, pci, profiling_kernel, vgpu
 from tests.fixtures.compute import Compute, devices, resources
 from tests.fixtures.histories import Domain
 
@@ -158,7 +158,8 @@ class UnseparatedTest(_ThreeCardsTestCase):
         self.assertEqual((3, 1), self.inventory())
         self.assertIn(
             f"The IOMMU does not separate GPUs {ONE}, {OTHER} (port {PORTS[1]} has ACS off "
-            "(completion redirect)); one guest at a time gets them.",
+            "(completion redirect)); one guest at a time gets them, or guests get virtual "
+            "functions of one of them. To",
             self.log.output,
         )
         self.host.set_acs(PORTS[1])
@@ -232,6 +233,57 @@ class UnseparatedTest(_ThreeCardsTestCase):
         command = discovery.Discovery()
         command.find()
         self.assertIsNone(command.joined_cards.unseparated(one))
+
+
+class FunctionsTest(_ThreeCardsTestCase):
+    """A switch with two cards that have two virtual functions each"""
+
+    TYPE = "nvidia-1147"
+
+    def build(self) -> None:
+        self.host.add_bridge("0000:00:01.0")
+        self.host.add_bridge("0000:01:00.0", parent="0000:00:01.0")
+        for port, card in zip(PORTS, (ONE, OTHER), strict=True):
+            self.host.add_bridge(port, parent="0000:01:00.0")
+            self.host.add_gpu(card, "10de", "26b9", parent=port, totalvfs=2)
+            vgpu.add_functions(self.host, card, 2)
+        self.useFixture(profiling_kernel.ProfilingKernel(self.host, vgpu.L40S))
+
+    def free(self, **options: object) -> set[str]:
+        """The functions that other guests can get when a guest has the first one"""
+        self.useFixture(self.compute)
+        self.compute.config(group="gpu", **options)
+        self.compute.restart()
+        provider = self.compute.provider("26b9", self.TYPE)
+        words = {"vgpus": "1", "vgpu_type": f"s== {self.TYPE}"}
+        slots = [f"{ONE[:-1]}4/{self.TYPE}/0", f"{ONE[:-1]}5/{self.TYPE}/0"]
+        slots += [f"{OTHER[:-1]}4/{self.TYPE}/0", f"{OTHER[:-1]}5/{self.TYPE}/0"]
+        self.compute.spawn(self.compute.instance(words, (provider, slots[0])))
+        self.compute.period()
+        usable = self.compute.gpus.assigned.parts.usable(provider, devices(slots), frozenset())
+        return {str(slot).partition("/")[0] for slot in usable}
+
+    def test_ports_with_acs(self) -> None:
+        every = {f"{ONE[:-1]}5", f"{OTHER[:-1]}4", f"{OTHER[:-1]}5"}
+        self.assertEqual(every, self.free())
+
+    def test_no_acs(self) -> None:
+        """Guests of one card at a time; its functions do not reach each other over the port."""
+        self.host.set_acs(PORTS[0], None)
+        self.assertEqual({f"{ONE[:-1]}5"}, self.free())
+
+    def test_the_guests_card_is_no_longer_selected(self) -> None:
+        self.host.set_acs(PORTS[0], None)
+        self.free()
+        self.compute.config(group="gpu", addresses=[OTHER])
+        self.compute.restart()
+        provider = self.compute.provider("26b9", self.TYPE)
+        found = self.compute.tree.data(provider).inventory["VGPU"]
+        self.assertEqual(found["total"] - 1, found["reserved"], "all but the guest's own")
+
+    def test_option(self) -> None:
+        self.host.set_acs(PORTS[0], None)
+        self.assertEqual(3, len(self.free(allow_ports_without_acs=True)))
 
 
 class OneGroupTest(_ThreeCardsTestCase):

@@ -106,6 +106,17 @@ class OfFunctionTest(FailedStartsTestCase):
         for function in ('["here", 1, 3]', f'["{ONE}", 1]', f'["{ONE}", 1, 1e999]', "1"):
             self.path.write_text(f'{{"boot_id": "first", "functions": [{function}]}}')
             self.assertEqual(frozenset(), self.again().unavailable().keys())
+        for failures in ('["MADE", "x", []]', '[null, "x", ["EIO", 1, 0, 0, null]]', "1"):
+            self.path.write_text(
+                f'{{"boot_id": "first", "functions": [["{ONE}", 1, 3]], "failures": [{failures}]}}'
+            )
+            self.assertEqual(frozenset(), self.again().unavailable().keys())
+        self.path.unlink()
+        self.path.mkdir()
+        self.starts = self.again()
+        self.fail(3)
+        self.assertEqual({ONE}, self.starts.unavailable().keys())
+        self.assertIn("lasts until nova-compute ends", self.log.output)
 
 
 class OfHostTest(FailedStartsTestCase):
@@ -129,6 +140,19 @@ class OfHostTest(FailedStartsTestCase):
             self.assertEqual([Source.STARTS], [reason.source for reason in reasons])
         return set(self.DEVICES) - closed.keys()
 
+    def test_two_alike_close_the_host_and_are_not_at_fault(self) -> None:
+        self.fail_with(ONE, ONE, ONE)
+        self.assertEqual({ONE}, self.starts.unavailable().keys())
+        self.assertEqual(set(self.DEVICES) - {ONE}, self.given())
+        self.now += TEN_MINUTES_S - 1
+        self.fail_with(TWO)
+        self.assertEqual((set(), set()), (set(self.starts.unavailable()), self.given()))
+        self.assertEqual({}, self.starts.failing(None, self.DEVICES), "of another kind")
+        self.assertEqual(1, self.log.output.count("get virtual functions with vGPU types of this"))
+        self.starts = self.again()
+        self.assertEqual((set(), set()), (set(self.starts.unavailable()), self.given()))
+        self.assertEqual(2, self.log.output.count("get virtual functions with vGPU types of this"))
+
     def test_one_start_in_ten_minutes_until_one_succeeds(self) -> None:
         self.fail_with(ONE, TWO)
         for _ in range(3):
@@ -138,6 +162,7 @@ class OfHostTest(FailedStartsTestCase):
             # All of them: a flavor may ask for several.
             self.assertEqual(set(self.DEVICES), self.given())
             self.assertTrue(self.starts.begins(TYPED))
+            self.starts = self.again()
             self.assertEqual(set(), self.given(), "another one beside it")
             self.now += 1
             self.fail_with(ONE)
@@ -145,6 +170,8 @@ class OfHostTest(FailedStartsTestCase):
         self.now += TEN_MINUTES_S
         self.starts.started(TYPED, [ONE])
         self.assertEqual((set(self.DEVICES), set()), (self.given(), set(self.starts.unavailable())))
+        self.starts = self.again()
+        self.assertEqual(set(self.DEVICES), self.given())
 
     def test_a_guest_that_fails_again_and_again(self) -> None:
         """With the device that it has: it takes nobody else's turn."""

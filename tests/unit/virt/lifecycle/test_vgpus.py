@@ -190,6 +190,16 @@ class FailedStartsTest(VGPUsTestCase):
             pass
         self.assertNotEqual([], self.free())
 
+    def test_mediated_devices_of_one_card(self) -> None:
+        """If NVIDIA's manager refuses them, the card may be at fault; others are tried then."""
+        refused = "vfio {}: error getting device from group 6: Input/output error"
+        for uuid in (MINE, OTHERS, MINE):
+            self.assertNotEqual([], self.free())
+            self.fail(ONE, uuid=uuid, text=refused)
+        self.assertEqual([], self.free())
+        self.assertNotIn("of this host", self.log.output)
+        self.assertIn(f"3 starts in a row failed with {ONE.parent}", self.log.output)
+
 
 MIG_ONE, MIG_TWO = (Slot.parse(f"0000:19:00.0/1g.18gb/{number}") for number in (900, 901))
 MIG_OTHER = Slot.parse("0000:3b:00.0/1g.18gb/900")
