@@ -47,15 +47,18 @@ def judge(
 ) -> Leaving | None:
     """Return what the instance has by nova-gpu, and what is in the way of giving it back.
 
-    Return ``None`` if it has nothing by nova-gpu, its flavor asks for nothing, and no move that has
-    not ended may bring it something back.
+    Return ``None`` if it has nothing by nova-gpu, no move that has not ended may bring it something
+    back, and its flavor asks for nothing, or for what it has by stock Nova.
 
     :param aliases: those of the host, with the functions that each gives
     :param types: those of mediated devices that stock Nova will make on this host
     :param preferred: the names of the aliases to give a function by, if several give it
     :param former: the aliases by which it asked before it was taken over, and what they give here
     """
-    if not (instance.counted or instance.slots or instance.moved or _asks(instance)):
+    domain = domains.get(instance.uuid, Domain())
+    of_stock = instance.recorded.keys() & hardware.cards_by_function.keys()
+    asks = _asks(instance) and not (of_stock or domain.mediated & hardware.mediated.keys())
+    if not (instance.counted or instance.slots or instance.moved or asks):
         return None
     kinds = {slot: _kind(slot, hardware) for slot in sorted(instance.slots)}
     mediated = {
@@ -64,7 +67,6 @@ def judge(
         if kind is Kind.MEDIATED
     }
     virtual = [slot.parent for slot, kind in kinds.items() if kind in _VIRTUAL_FUNCTIONS]
-    domain = domains.get(instance.uuid, Domain())
     others = _others(instance, hardware)
     own_devices = (*sorted(instance.counted), *virtual)
     record = instance.former

@@ -19,6 +19,7 @@ from nova_gpu.stock.core.holding import (
     Instance,
     Leaving,
     MdevType,
+    MediatedDevice,
     Way,
 )
 
@@ -94,6 +95,17 @@ class JudgeTest(unittest.TestCase):
     def test_nothing_of_nova_gpu(self) -> None:
         own = instance(extra_specs={"hw:x": "y", "hypervisor": "s== QEMU"})
         self.assertIsNone(leaving.judge(own, {}, HOST, [A2]))
+
+    def test_what_has_stayed_stock_novas(self) -> None:
+        """Its words may be those of both drivers."""
+        own = instance(extra_specs={"gpu_arch": "turing"}, recorded={ONE: "a2"})
+        host = dataclasses.replace(HOST, cards_by_function={ONE: ONE})
+        self.assertIsNone(leaving.judge(own, {}, host, [A2]))
+        made = dataclasses.replace(HOST, mediated={"made": MediatedDevice(ONE, ONE, "nvidia-35")})
+        domains = {"mine": Domain(mediated=frozenset(["made"]))}
+        own = instance(extra_specs={"vgpus": "= 1"})
+        self.assertIsNone(leaving.judge(own, domains, made, [A2]))
+        self.assertIsNotNone(leaving.judge(own, {}, made, [A2]))
 
     def test_what_is_in_the_way(self) -> None:
         for own, *parts in (
