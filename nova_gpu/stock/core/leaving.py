@@ -206,7 +206,10 @@ def _restored(
     if record is None:
         return None
     gives = {alias.name: alias.functions for alias in aliases}
-    left = collections.Counter(record.functions.values())
+    # One that was shelved then had none.
+    counts = takeover.alias_counts(record.specs)
+    asked = {alias: count for alias, count in counts.items() if alias in record.requests}
+    left = collections.Counter(record.functions.values() or asked)
     restored: dict[PciAddress, str] = {}
     candidates = (*own, *others)
     for function, alias in [

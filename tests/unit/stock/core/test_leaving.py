@@ -177,6 +177,12 @@ class JudgeTest(unittest.TestCase):
         sounds = Alias("sound", (), {}, (sound,))
         for what, changes, functions, words in (
             ("unchanged", {}, {ONE: "any", TWO: "a2"}, before),
+            (
+                "shelved when it was taken over",
+                {"former": dataclasses.replace(kept, functions={})},
+                {ONE: "a2", TWO: "any"},
+                before,
+            ),
             ("moved", {"counted": frozenset([TWO, other])}, {TWO: "a2", other: "any"}, before),
             (
                 "with another function",
