@@ -124,7 +124,7 @@ def judge(
 def judge_shelved(
     instance: Instance, aliases: Collection[Alias], preferred: Collection[str] = ()
 ) -> Leaving | None:
-    """Return how a shelved instance is given back; ``None`` if it does not ask for GPUs.
+    """Return how a shelved instance is given back; ``None`` if it asks for no GPUs by nova-gpu.
 
     It gets the words with which it was taken over. Without them, the alias is one that says to
     nova-gpu what its flavor says, but for the number.
@@ -135,7 +135,8 @@ def judge_shelved(
         counts = [parsers.parse_count(specs[name], name) for name in numbers & specs.keys()]
     except exception.InvalidExtraSpec:
         return None  # no host of either kind gives it GPUs
-    if not counts:
+    # One that asks by an alias has stayed stock Nova's, whatever else its flavor has.
+    if not counts or takeover.alias_counts(specs).keys() & {alias.name for alias in aliases}:
         return None
     record, obstacles = instance.former, [*takeover.of_task(instance)]
     if record and record.is_before(instance.flavor, specs):

@@ -106,6 +106,10 @@ class JudgeTest(unittest.TestCase):
         own = instance(extra_specs={"vgpus": "= 1"})
         self.assertIsNone(leaving.judge(own, domains, made, [A2]))
         self.assertIsNotNone(leaving.judge(own, {}, made, [A2]))
+        words = {"vgpus": "= 1", "pci_passthrough:alias": "a2:1"}
+        shelved = instance(vm_state=SHELVED, extra_specs=words)
+        self.assertIsNone(leaving.judge_shelved(shelved, [A2]))
+        self.assertIsNotNone(leaving.judge_shelved(shelved, [L4]))
 
     def test_what_is_in_the_way(self) -> None:
         for own, *parts in (
