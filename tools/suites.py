@@ -84,9 +84,10 @@ def _stestr(folder: str, inputs: int = 0) -> str:
 # What the short tier leaves out of the functional suite: the classes that cost most for what only
 # they find, by test and by module. The long tier has them, each night.
 _COSTLY = (
-    r"test_(adopt|adopt_vgpus|leave|takeover_crashes|there_and_back|killed|concurrency)[.]"
-    r"|test_(lost_writes|preemption|operations_moves|cross_cell|recoveries|live_recoveries)[.]"
-    r"|test_(vgpu_operations|install|room)[.]|test_live_migration[.](Typed|Plain)Test"
+    r"test_(adopt|adopt_vgpus|leave|takeover_crashes|stock_clouds|killed)[.]"
+    r"|test_(concurrency|lost_writes|preemption|operations_moves|cross_cell|recoveries)[.]"
+    r"|test_(live_recoveries|vgpu_operations|install|room)[.]"
+    r"|test_live_migration[.](Typed|Plain)Test"
 )
 
 # The longest lanes first, so that none runs on alone. CONTRIBUTING.rst says what each suite is, and
@@ -136,7 +137,13 @@ SUITES = {
     "nova": Suite(("nice -n 5 python -m tests.nova unit",), pick="-k", long=""),
     "nova-functional": Suite(("python -m tests.nova functional",), pick="-k", long=""),
     "extensions": Suite(_tox("extensions"), long=""),
-    "takeovers": Suite(("python -m tests.crash --takeovers 1000 --seed {seed}",), long=""),
+    "takeovers": Suite(
+        (
+            "python -m tests.crash --takeovers 1000 --seed {seed}",
+            "python -m tests.crash --clouds 12 --seed {seed}",
+        ),
+        long="",
+    ),
     "operations": Suite(("python -m tests.crash --operations 10000 --seed {seed}",), long=""),
     # 5,000 inputs of each property in two runs, as each run tries others
     "fuzz": Suite(
