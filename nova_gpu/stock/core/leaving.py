@@ -209,8 +209,8 @@ def _restored(
     gives = {alias.name: alias.functions for alias in aliases}
     # One that was shelved then had none.
     counts = takeover.alias_counts(record.specs)
-    asked = {alias: count for alias, count in counts.items() if alias in record.requests}
-    left = collections.Counter(record.functions.values() or asked)
+    counts = {alias: count for alias, count in counts.items() if alias in record.requests}
+    left = collections.Counter(record.functions.values() or counts)
     restored: dict[PciAddress, str] = {}
     candidates = (*own, *others)
     for function, alias in [

@@ -147,9 +147,9 @@ def judge_shelved(instance: Instance, aliases: Collection[Alias]) -> Holding | N
     known = {alias.name for alias in own}
     left, removed = _without(instance, known, ())
     properties |= left
-    specs, asked = instance.extra_specs, instance.requests
+    specs = instance.extra_specs
     before = {name: specs[name] for name in (*properties, *removed) if name in specs}
-    requests = {alias: asked[alias] for alias in asked if alias in known}
+    requests = {alias: instance.requests[alias] for alias in instance.requests if alias in known}
     return Holding(
         *(instance, (Way.ALIAS,), (), {}, frozenset(), frozenset(known), properties, removed),
         obstacles,
