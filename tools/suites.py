@@ -84,7 +84,7 @@ def _stestr(folder: str, inputs: int = 0) -> str:
 # What the short tier leaves out of the functional suite: the classes that cost most for what only
 # they find, by test and by module. The long tier has them, each night.
 _COSTLY = (
-    r"test_(adopt|adopt_vgpus|leave|takeover_crashes|there_and_back|killed|concurrency)[.]"
+    r"test_(adopt|adopt_vgpus|leave|takeover_crashes|stock_clouds|killed|concurrency)[.]"
     r"|test_(preemption|cross_cell|recoveries|vgpu_operations|install|room|counted|fabric)[.]"
     r"|test_live_migration[.](Plain|Recoveries)Test|test_kvm_binding[.](Moves|Cast)Test"
 )
@@ -135,7 +135,13 @@ SUITES = {
     "nova": Suite(("nice -n 5 python -m tests.nova unit",), pick="-k", long=""),
     "nova-functional": Suite(("python -m tests.nova functional",), pick="-k", long=""),
     "extensions": Suite(_tox("extensions"), long=""),
-    "takeovers": Suite(("python -m tests.crash --takeovers 1000 --seed {seed}",), long=""),
+    "takeovers": Suite(
+        (
+            "python -m tests.crash --takeovers 1000 --seed {seed}",
+            "python -m tests.crash --clouds 12 --seed {seed}",
+        ),
+        long="",
+    ),
     "operations": Suite(("python -m tests.crash --operations 10000 --seed {seed}",), long=""),
     # 5,000 inputs of each property in two runs, as each run tries others
     "fuzz": Suite(

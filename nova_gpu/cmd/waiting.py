@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -14,6 +15,29 @@ from typing import Any
 from nova_gpu.core import boundary
 
 _AFTER_S = 2.0
+
+
+class Late(Exception):
+    """A call that did not end in time; no OSError, after which kombu would try again."""
+
+
+@contextlib.contextmanager
+def limited(deadline_s: int) -> Iterator[None]:
+    """Wrap a call of the main thread that must not go on after the deadline.
+
+    :raises Late: in the call, after *deadline_s*
+    """
+
+    def end(*_: Any) -> None:
+        raise Late(f"no answer within {deadline_s} s")
+
+    handler, left_s = signal.signal(signal.SIGALRM, end), signal.alarm(deadline_s)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, handler)
+        signal.alarm(left_s)
 
 
 def within(deadline_s: float) -> Callable[[Callable[[], Any]], Any]:

@@ -10,6 +10,8 @@ the next one.
 With --takeovers: nova-gpu adopt and leave are killed while they write, with Nova in one process and
 a fake libvirt; instances go on meanwhile, and the commands too.
 
+With --clouds: clouds of stock Nova, drawn by chance, are taken over, used and given back.
+
 With --operations: many create and delete instances at once, with Nova in one process and a fake
 libvirt; the same is compared after each round of 24.
 
@@ -26,8 +28,12 @@ import sys
 from tests.lxc import outside
 from tools import outcomes
 
-# As the tests of tests/functional read them: test_concurrency, test_takeover_crashes
-OPERATIONS, TAKEOVERS, SEED = "NOVA_GPU_OPERATIONS", "NOVA_GPU_TAKEOVERS", "NOVA_GPU_SEED"
+# As the tests of tests/functional read them: by option, their module
+_MODULES = {
+    "operations": "test_concurrency",
+    "takeovers": "test_takeover_crashes",
+    "clouds": "test_stock_clouds",
+}
 
 
 def main() -> int:
@@ -43,11 +49,11 @@ def main() -> int:
     )
     parser.add_argument("--operations", type=int, help="operations at once, in place of deaths")
     parser.add_argument("--takeovers", type=int, help="deaths of nova-gpu adopt and leave instead")
+    parser.add_argument("--clouds", type=int, help="clouds that are taken over and back instead")
     arguments = parser.parse_args()
-    if arguments.operations:
-        return _functional("test_concurrency", OPERATIONS, arguments.operations, arguments.seed)
-    if arguments.takeovers:
-        return _functional("test_takeover_crashes", TAKEOVERS, arguments.takeovers, arguments.seed)
+    for name in _MODULES:
+        if number := getattr(arguments, name):
+            return _functional(name, number, arguments.seed)
     if reason := outside.obstacle():
         print(f"SKIP: {reason}")
         return outcomes.SKIPPED
@@ -57,9 +63,10 @@ def main() -> int:
     return outside.run("tests.crash.inside", *words)
 
 
-def _functional(module: str, variable: str, number: int, seed: int) -> int:
-    more = {variable: str(number), SEED: str(seed), "OS_TEST_TIMEOUT": "0"}
-    argv = [sys.executable, "-W", "ignore", "-m", "unittest", f"tests.functional.{module}"]
+def _functional(name: str, number: int, seed: int) -> int:
+    more = {f"NOVA_GPU_{name.upper()}": str(number), "NOVA_GPU_SEED": str(seed)}
+    more |= {"OS_TEST_TIMEOUT": "0"}
+    argv = [sys.executable, "-W", "ignore", "-m", "unittest", f"tests.functional.{_MODULES[name]}"]
     done = subprocess.run(argv, env={**os.environ, **more}, stdout=subprocess.DEVNULL)
     return done.returncode
 

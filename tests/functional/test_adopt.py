@@ -3,19 +3,14 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 from unittest import mock
 
 from nova import objects
 from nova.scheduler.client import report
 
-from nova_gpu.conf import CONF
-from nova_gpu.stock.cmd import adopt, leave
-from nova_gpu.stock.core import leaving as core_leaving
-from nova_gpu.stock.core import takeover as core_takeover
 from nova_gpu.stock.core.holding import NotTakenOver
-from nova_gpu.stock.virt import adoption, records
+from nova_gpu.stock.virt import adoption
 from tests.functional import aliases, stock
 
 
@@ -115,58 +110,3 @@ class AdoptTest(stock.Adopting):
         self.take_driver()
         self._start_server(server)
         self.assertGPUs(server, self.recorded(server), "host2")
-
-    def test_a_shelved_instance(self) -> None:
-        """No host has it: its records alone go there and back."""
-        self.flags(shelved_offload_time=0)
-        server = self.boot_by_alias()
-        self._shelve_server(server, expected_state="SHELVED_OFFLOADED")
-        self.change_driver()
-        (found,) = records.shelved(self.context)
-        holding = core_takeover.judge_shelved(found, self.look().aliases)
-        assert holding
-        self.assertEqual(0, adopt.take_over(self.takeover(), [holding]))
-        self.take_driver()
-        self.perform(server, "unshelve", "ACTIVE")
-        self.assertAdopted(server, self.recorded(server))
-        self.assertGPUs(server, self.recorded(server))
-
-        self._shelve_server(server, expected_state="SHELVED_OFFLOADED")
-        self.computes["host1"].stop()
-        self.device_spec(aliases.ALL_A2)
-        (found,) = records.shelved(self.context)
-        given = core_leaving.judge_shelved(found, self.look().aliases)
-        assert given
-        self.assertEqual(0, leave.give_back(self.giving_back(), [given]))
-        self.take_driver(stock.STOCK)
-        self.perform(server, "unshelve", "ACTIVE")
-        self.assertEqual(self.has(server), self.rows(server))
-        self.assertEqual([], self.recorded(server))
-        self.assertEqual(
-            {"pci_passthrough:alias": "a2:1"}, self.instance(server).flavor.extra_specs
-        )
-
-    def test_one_that_is_shelved_in_between(self) -> None:
-        """It gets the words and the request with which it came, not those of another alias."""
-        self.flags(shelved_offload_time=0)
-        server = self.boot_by_alias()
-        (before,) = self.instance(server).pci_requests.requests
-        self.change_driver()
-        self.finish()
-        self._shelve_server(server, expected_state="SHELVED_OFFLOADED")
-        self.computes["host1"].stop()
-        self.device_spec(aliases.ALL_A2)
-        other = {**aliases.A2, "name": "other", "numa_policy": "preferred"}
-        self.flags(alias=[*CONF.pci.alias, json.dumps(other)], group="pci")
-        (found,) = records.shelved(self.context)
-        given = core_leaving.judge_shelved(found, self.look().aliases)
-        assert given
-        self.assertEqual(0, leave.give_back(self.giving_back(), [given]))
-        (after,) = self.instance(server).pci_requests.requests
-        for key in ("alias_name", "numa_policy", "count", "spec"):
-            self.assertEqual(getattr(before, key), getattr(after, key))
-        (found,) = records.shelved(self.context)
-        self.assertIsNone(found.former)
-        self.take_driver(stock.STOCK)
-        self.perform(server, "unshelve", "ACTIVE")
-        self.assertEqual(self.has(server), self.rows(server))

@@ -139,21 +139,6 @@ class AdoptTest(Mediated):
         self.take_driver()
         self._delete_server(goes)
 
-    def test_groups_that_are_isolated(self) -> None:
-        """They come back as they were, one vGPU on each card."""
-        words = {"resources1:VGPU": "1", "resources2:VGPU": "1", "group_policy": "isolate"}
-        server = self.boot(self.flavor(**words))
-        self.change_driver()
-        self.finish()
-        self.assertEqual("= 2", self.instance(server).flavor.extra_specs["vgpus"])
-        self.computes["host1"].stop()
-        self.divide()
-        self.finish_leaving()
-        self.assertEqual([words] * 2, self.specs(server))
-        # Stock Nova would leave the devices.
-        self.change_driver()
-        self.finish()
-
 
 class FunctionsTest(stock.StockFunctionsTestBase):
     HOSTS = ("host1",)

@@ -36,6 +36,8 @@ _LEFT, _UNREAD = 1, 3
 _FILTER = "GPUFilter"
 # For the message bus to take the notifications
 _DEADLINE_S = 10.0
+# For a step: a minute for each answer of the conductor, and the bus itself is tried for ever.
+_STEP_S = 180
 _UNFILTERED = (
     "A scheduler without nova-gpu does not know the words that their flavors get, and moves or "
     "unshelves the instances without their GPUs: install nova-gpu on nova-api and nova-scheduler, "
@@ -312,7 +314,7 @@ def do(step: Step) -> None:
     :raises GPUError: if it is not done
     """
     try:
-        with boundary.crossed(exception.GPUError):
+        with boundary.crossed(exception.GPUError), waiting.limited(_STEP_S):
             step.do()
     except boundary.Failure as error:
         raise NotReady(f"not done: {step.text}: {error.first_line}; run this again") from error

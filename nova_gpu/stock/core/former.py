@@ -32,7 +32,7 @@ class Former:
 
     ``flavor`` is the name of the flavor. ``set`` are the properties that the takeover has given it,
     ``specs`` those that it had instead. ``requests`` and ``functions`` say by which alias it had
-    what.
+    what; a shelved instance had no functions.
     """
 
     flavor: str

@@ -47,15 +47,18 @@ def judge(
 ) -> Leaving | None:
     """Return what the instance has by nova-gpu, and what is in the way of giving it back.
 
-    Return ``None`` if it has nothing by nova-gpu, its flavor asks for nothing, and no move that has
-    not ended may bring it something back.
+    Return ``None`` if it has nothing by nova-gpu, no move that has not ended may bring it something
+    back, and its flavor asks for nothing, or for what it has by stock Nova.
 
     :param aliases: those of the host, with the functions that each gives
     :param types: those of mediated devices that stock Nova will make on this host
     :param preferred: the names of the aliases to give a function by, if several give it
     :param former: the aliases by which it asked before it was taken over, and what they give here
     """
-    if not (instance.counted or instance.slots or instance.moved or _asks(instance)):
+    domain = domains.get(instance.uuid, Domain())
+    of_stock = instance.recorded.keys() & hardware.cards_by_function.keys()
+    asks = _asks(instance) and not (of_stock or domain.mediated & hardware.mediated.keys())
+    if not (instance.counted or instance.slots or instance.moved or asks):
         return None
     kinds = {slot: _kind(slot, hardware) for slot in sorted(instance.slots)}
     mediated = {
@@ -64,7 +67,6 @@ def judge(
         if kind is Kind.MEDIATED
     }
     virtual = [slot.parent for slot, kind in kinds.items() if kind in _VIRTUAL_FUNCTIONS]
-    domain = domains.get(instance.uuid, Domain())
     others = _others(instance, hardware)
     own_devices = (*sorted(instance.counted), *virtual)
     record = instance.former
@@ -122,7 +124,7 @@ def judge(
 def judge_shelved(
     instance: Instance, aliases: Collection[Alias], preferred: Collection[str] = ()
 ) -> Leaving | None:
-    """Return how a shelved instance is given back; ``None`` if it does not ask for GPUs.
+    """Return how a shelved instance is given back; ``None`` if it asks for no GPUs by nova-gpu.
 
     It gets the words with which it was taken over. Without them, the alias is one that says to
     nova-gpu what its flavor says, but for the number.
@@ -133,7 +135,8 @@ def judge_shelved(
         counts = [parsers.parse_count(specs[name], name) for name in numbers & specs.keys()]
     except exception.InvalidExtraSpec:
         return None  # no host of either kind gives it GPUs
-    if not counts:
+    # One that asks by an alias has stayed stock Nova's, whatever else its flavor has.
+    if not counts or takeover.alias_counts(specs).keys() & {alias.name for alias in aliases}:
         return None
     record, obstacles = instance.former, [*takeover.of_task(instance)]
     if record and record.is_before(instance.flavor, specs):
@@ -204,7 +207,10 @@ def _restored(
     if record is None:
         return None
     gives = {alias.name: alias.functions for alias in aliases}
-    left = collections.Counter(record.functions.values())
+    # One that was shelved then had none.
+    counts = takeover.alias_counts(record.specs)
+    counts = {alias: count for alias, count in counts.items() if alias in record.requests}
+    left = collections.Counter(record.functions.values() or counts)
     restored: dict[PciAddress, str] = {}
     candidates = (*own, *others)
     for function, alias in [

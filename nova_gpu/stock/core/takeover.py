@@ -37,6 +37,8 @@ SETTLED = ("active", "paused", "stopped")
 # (nova.objects.fields.PCINUMAAffinityPolicy)
 _LEGACY, _PREFERRED = "legacy", "preferred"
 
+# Words of flavors that stock Nova's own filter compares
+_OF_BOTH = {names.HYPERVISOR, names.HYPERVISOR_TYPE}
 _WAIT = "wait until it has ended, or end it, and look again"
 # The longest path first
 _PATHS = (
@@ -129,18 +131,29 @@ def judge_shelved(instance: Instance, aliases: Collection[Alias]) -> Holding | N
     if not own:
         return None
     obstacles = [*of_task(instance)]
-    if len(own) > 1 or not own[0].set:
+    if any(alias.set != own[0].set for alias in own) or not own[0].set:
         by = ", ".join(alias.name for alias in own)
         obstacles.append(
             Obstacle(f"its flavor asks for GPUs of several products, by {by}", "unshelve it")
         )
     properties = dict(own[0].set)
     for name in properties.keys() & {names.GPUS, names.VGPUS}:
-        properties[name] = f"= {counts[own[0].name]}"
-    left, removed = _without(instance, {alias.name for alias in own}, ())
+        properties[name] = f"= {sum(counts[alias.name] for alias in own)}"
+    others = {*filter(validation.is_own, instance.extra_specs)} - properties.keys() - _OF_BOTH
+    if others:
+        # There is no device to hold them against.
+        words_of = ", ".join(sorted(others))
+        obstacles.append(Obstacle(f"its flavor has words of nova-gpu's: {words_of}", "unshelve it"))
+    known = {alias.name for alias in own}
+    left, removed = _without(instance, known, ())
+    properties |= left
+    specs = instance.extra_specs
+    before = {name: specs[name] for name in (*properties, *removed) if name in specs}
+    requests = {alias: instance.requests[alias] for alias in instance.requests if alias in known}
     return Holding(
-        *(instance, (Way.ALIAS,), (), {}, frozenset()),
-        *(frozenset(alias.name for alias in own), {**properties, **left}, removed, obstacles),
+        *(instance, (Way.ALIAS,), (), {}, frozenset(), frozenset(known), properties, removed),
+        obstacles,
+        former=Former(instance.flavor, properties, before, requests, {}),
     )
 
 

@@ -129,13 +129,13 @@ class Takeover:
         :param holding: the instance, which has no obstacle
         """
         uuid = holding.instance.uuid
+        if holding.former not in (None, holding.instance.former):
+            yield Step(f"{uuid}: keep its former words", lambda: self.keep(holding))
         if holding.instance.is_shelved:
             yield Step(f"{uuid}: change its request spec", lambda: self.respecify(holding))
             yield Step(f"{uuid}: change its flavor", lambda: self.record(holding))
             return
         gpus = ", ".join(map(str, holding.devices))
-        if holding.former not in (None, holding.instance.former):
-            yield Step(f"{uuid}: keep its former words", lambda: self.keep(holding))
         yield Step(f"{uuid}: count {gpus} for nova-gpu in Placement", lambda: self.count(holding))
         yield Step(f"{uuid}: change its request spec", lambda: self.respecify(holding))
         if Way.MEDIATED in holding.ways:
@@ -148,9 +148,8 @@ class Takeover:
 
     def keep(self, holding: Holding) -> None:
         """Keep with the instance what it has by stock Nova, by which a way back restores it."""
-        instance = settled(self._context, holding.instance.uuid, self._node.host)
-        keep(instance, holding.former)
-        settled(self._context, instance.uuid, instance.host)
+        keep(self._settled(holding), holding.former)
+        self._settled(holding)
 
     def count(self, holding: Holding) -> None:
         """Count the instance's GPUs for their group in Placement, no longer for stock Nova."""

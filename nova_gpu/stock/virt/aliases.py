@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from nova.compute import pci_placement_translator as translator
@@ -19,7 +20,7 @@ from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vgpu import sriov
 from nova_gpu.stock.core import takeover
-from nova_gpu.stock.core.holding import Alias
+from nova_gpu.stock.core.holding import Alias, Provider
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
 from nova_gpu.virt.usage import stock_records
 
@@ -83,12 +84,14 @@ def read(
     companions: Collection[PciAddress],
     roots: Roots,
     device_spec: DeviceSpec,
+    providers: Mapping[PciAddress, Provider] = MappingProxyType({}),
 ) -> Functions:
     """Read what aliases are compared with.
 
     :param slots: those of vGPUs at virtual functions
     :param companions: other functions of *gpus* that stock Nova may give
     :param device_spec: ``[pci]device_spec``, whose tags an alias may ask for
+    :param providers: stock Nova's, which have these once a card is not in the option any more
     :raises OSError, ValueError: if a function's PCI ids cannot be read
     """
     cards = {gpu.address: gpu.product for gpu in gpus}
@@ -100,6 +103,11 @@ def read(
             for item in (*vgpus, *companions)
         },
     }
+    for function in facts.keys() & providers.keys():
+        provider = providers[function]
+        if device_spec.obstacle([function], roots) is None and provider.resource_classes:
+            own = {_CLASS: min(provider.resource_classes), _TRAITS: provider.traits}
+            facts[function] = {**facts[function], **own}
     return Functions(cards, vgpus, companions, facts)
 
 

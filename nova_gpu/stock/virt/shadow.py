@@ -136,15 +136,15 @@ def look(
     if nodename is not None:
         read_instances = functools.partial(records.read, context, CONF.host, nodename)
         instances = ask("Nova's database", read_instances)
-    if hardware is not None:
-        read_functions = functools.partial(_functions, hardware, device_spec, host.roots)
-        functions = ask("sysfs", read_functions)
     if nodename is not None and hardware is not None:
         client = sources.placement
         read_providers = functools.partial(_providers, client, context, nodename, hardware)
         stock = ask("Placement", read_providers)
         read_consumers = functools.partial(_consumers, client, context, nodename)
         consumers = ask("Placement", read_consumers) or consumers
+    if hardware is not None:
+        read_functions = functools.partial(_functions, hardware, device_spec, host.roots, stock)
+        functions = ask("sysfs", read_functions)
     known_aliases = functions.given_by(aliases.configured(CONF.pci.alias)) if functions else []
     holdings: list[Holding] = []
     leavings: list[Leaving] = []
@@ -227,7 +227,12 @@ def _former_aliases(functions: aliases.Functions | None, former: Former | None) 
     return functions.given_by({name: request.specs for name, request in former.requests.items()})
 
 
-def _functions(hardware: Hardware, device_spec: Sequence[str], roots: Roots) -> aliases.Functions:
+def _functions(
+    hardware: Hardware,
+    device_spec: Sequence[str],
+    roots: Roots,
+    stock: Mapping[PciAddress, Provider] | None,
+) -> aliases.Functions:
     whole = [gpu for gpu in hardware.gpus.values() if gpu.address not in hardware.parts]
     spec = DeviceSpec(device_spec)
     companions = [
@@ -239,7 +244,7 @@ def _functions(hardware: Hardware, device_spec: Sequence[str], roots: Roots) -> 
         for parent in divided.parents.keys() - {*hardware.gpus[card].functions}
     }
     slots = takeover.function_slots(virtual, hardware)
-    return aliases.read(whole, slots, companions, roots, spec)
+    return aliases.read(whole, slots, companions, roots, spec, stock or {})
 
 
 def _domains(sources: gather.Sources) -> dict[str, Domain]:
@@ -285,14 +290,10 @@ def _providers(
     providers_by_function = {}
     for provider in client.get_providers_in_tree(context, root):
         name, function = provider["name"], providers.function_of(provider["name"])
-        if function is None or (card := hardware.cards_by_function.get(function)) is None:
-            continue
-        # A flavor may name the resource classes and traits of one with mediated devices.
-        providers_by_function[function] = (
-            providers.read(client, name, provider["uuid"])
-            if card in hardware.parts
-            else Provider(name)
-        )
+        # A flavor may name the resource classes and traits of one with mediated devices, an alias
+        # those of a card.
+        if function is not None and function in hardware.cards_by_function:
+            providers_by_function[function] = providers.read(client, name, provider["uuid"])
     return providers_by_function
 
 

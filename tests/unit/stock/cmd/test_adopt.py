@@ -7,6 +7,7 @@ import functools
 import io
 import json
 import pathlib
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from unittest import mock
 
@@ -191,6 +192,12 @@ class TakeOverTest(test.NoDBTestCase):
             status, _, said = self.take_over(holding("one"), holding("two"))
             self.assertEqual((1, f"nova-gpu: {text or error}\n"), (status, said))
             self.assertEqual(["two first", "two second"], self.done)
+
+    def test_a_bus_that_never_answers(self) -> None:
+        self.useFixture(fixtures.MonkeyPatch("nova_gpu.stock.cmd.adopt._STEP_S", 1))
+        step = Step("a step", lambda: time.sleep(60))
+        refused = self.assertRaises(adopt.NotReady, adopt.do, step)
+        self.assertEqual("not done: a step: no answer within 1 s; run this again", str(refused))
 
 
 class OptionsTest(test.NoDBTestCase):

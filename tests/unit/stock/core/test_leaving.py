@@ -19,6 +19,7 @@ from nova_gpu.stock.core.holding import (
     Instance,
     Leaving,
     MdevType,
+    MediatedDevice,
     Way,
 )
 
@@ -96,6 +97,21 @@ class JudgeTest(unittest.TestCase):
         own = instance(extra_specs={"hw:x": "y", "hypervisor": "s== QEMU"})
         self.assertIsNone(leaving.judge(own, {}, HOST, [A2]))
 
+    def test_what_has_stayed_stock_novas(self) -> None:
+        """Its words may be those of both drivers."""
+        own = instance(extra_specs={"gpu_arch": "turing"}, recorded={ONE: "a2"})
+        host = dataclasses.replace(HOST, cards_by_function={ONE: ONE})
+        self.assertIsNone(leaving.judge(own, {}, host, [A2]))
+        made = dataclasses.replace(HOST, mediated={"made": MediatedDevice(ONE, ONE, "nvidia-35")})
+        domains = {"mine": Domain(mediated=frozenset(["made"]))}
+        own = instance(extra_specs={"vgpus": "= 1"})
+        self.assertIsNone(leaving.judge(own, domains, made, [A2]))
+        self.assertIsNotNone(leaving.judge(own, {}, made, [A2]))
+        words = {"vgpus": "= 1", "pci_passthrough:alias": "a2:1"}
+        shelved = instance(vm_state=SHELVED, extra_specs=words)
+        self.assertIsNone(leaving.judge_shelved(shelved, [A2]))
+        self.assertIsNotNone(leaving.judge_shelved(shelved, [L4]))
+
     def test_what_is_in_the_way(self) -> None:
         item = self.judge(instance(ONE), domain=frozenset())
         self.assertObstacle(item, "0000:01:00.0", "no such device")
@@ -161,6 +177,12 @@ class JudgeTest(unittest.TestCase):
         sounds = Alias("sound", (), {}, (sound,))
         for what, changes, functions, words in (
             ("unchanged", {}, {ONE: "any", TWO: "a2"}, before),
+            (
+                "shelved when it was taken over",
+                {"former": dataclasses.replace(kept, functions={})},
+                {ONE: "a2", TWO: "any"},
+                before,
+            ),
             ("moved", {"counted": frozenset([TWO, other])}, {TWO: "a2", other: "any"}, before),
             (
                 "with another function",

@@ -13,6 +13,8 @@ from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, Slot, VGPUType, d
 from nova_gpu.stock.core import takeover
 from nova_gpu.stock.core.former import Request
 from nova_gpu.stock.core.holding import (
+    SHELVED,
+    Alias,
     Domain,
     Hardware,
     Holding,
@@ -320,6 +322,30 @@ class JudgeTest(unittest.TestCase):
             self.assertEqual(former, self.judge(own, hardware(gpu(1))).former)
         again = instance(address(1), former=kept, extra_specs=ALIAS, requests=requests)
         self.assertEqual(ALIAS, self.judge(again, hardware(gpu(1))).former.specs)  # type: ignore[union-attr]
+
+    def test_a_shelved_instance(self) -> None:
+        """Its words are kept, and there is no device to hold those that it gets against."""
+        strict, any_ = (Alias(name, (address(1),), {"gpus": "= 1"}) for name in ("a2", "any"))
+        requests = {name: Request(({"vendor_id": "10de"},)) for name in ("a2", "any", "nic")}
+        words = {"pci_passthrough:alias": "a2:1, any:2,nic:1", "hypervisor": "KVM"}
+        own = instance(vm_state=SHELVED, extra_specs=words, requests=requests)
+        item = takeover.judge_shelved(own, [strict, any_])
+        assert item and item.former
+        self.assertEqual({"gpus": "= 3", "pci_passthrough:alias": "nic:1"}, item.set)
+        self.assertEqual([], list(item.obstacles))
+        alias = {"pci_passthrough:alias": words["pci_passthrough:alias"]}
+        self.assertEqual((item.set, alias), (item.former.set, item.former.specs))
+        self.assertEqual({"a2", "any"}, item.former.requests.keys())
+        for specs, aliases, part in (
+            ({"vgpus": "= 1"}, [strict, any_], "words of nova-gpu's: vgpus"),
+            ({}, [strict, dataclasses.replace(any_, set={"vgpus": "= 1"})], "several products"),
+        ):
+            item = takeover.judge_shelved(
+                dataclasses.replace(own, extra_specs=words | specs), aliases
+            )
+            assert item
+            (obstacle,) = item.obstacles
+            self.assertIn(part, obstacle.reason)
 
     def test_what_was_taken_over_in_part(self) -> None:
         """Its record of stock Nova is left, and a takeover goes on from there."""

@@ -14,7 +14,7 @@ from nova.pci import request
 from nova_gpu.core import names
 from nova_gpu.core.model import GPU, DeliveryMode, GroupKey, PciAddress, Product
 from nova_gpu.core.vgpu.vgpu import Slot
-from nova_gpu.stock.core.holding import Alias
+from nova_gpu.stock.core.holding import Alias, Provider
 from nova_gpu.stock.virt import aliases, providers
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
 from tests.fixtures import hosts, pci
@@ -34,11 +34,12 @@ class AliasesTest(test.NoDBTestCase):
         self.slots: list[Slot] = []
         self.companions: list[PciAddress] = []
         self.device_spec: list[str] = []
+        self.providers: dict[PciAddress, Provider] = {}
 
     def read(self, *own: dict[str, Any] | str) -> list[Alias]:
         texts = [text if isinstance(text, str) else json.dumps(text) for text in own]
         spec, roots = DeviceSpec(self.device_spec), self.host.roots
-        functions = aliases.read(GPUS, self.slots, self.companions, roots, spec)
+        functions = aliases.read(GPUS, self.slots, self.companions, roots, spec, self.providers)
         return functions.given_by(aliases.configured(texts))
 
     def test_several_products(self) -> None:
@@ -93,6 +94,18 @@ class AliasesTest(test.NoDBTestCase):
         self.assertEqual([both, Alias("s", (), {}, (*self.companions,))], found)
         self.companions = []
         self.assertEqual([], self.read({**sound, "name": "s"}))
+
+    def test_a_card_that_is_in_no_option_any_more(self) -> None:
+        """Stock Nova's provider has the class and the traits until nova-gpu's driver starts."""
+        self.host.add_gpu(str(TWO), "10de", "27b8")
+        alias = {"resource_class": "a2", "traits": "fast", "name": "a2"}
+        self.assertEqual([], self.read(alias))
+        self.providers = {ONE: Provider("", frozenset(["CUSTOM_A2"]), frozenset(["CUSTOM_FAST"]))}
+        (found,) = self.read(alias)
+        self.assertEqual((ONE,), found.cards)
+        self.assertEqual([], self.read({**alias, "traits": "slow"}))
+        self.device_spec = [json.dumps(OF_A2)]
+        self.assertEqual([], self.read(alias))
 
     def test_what_device_spec_adds(self) -> None:
         """Classes and traits are those of Placement, in its own form."""
