@@ -31,6 +31,8 @@ __all__ = ["Cloud", "Difference", "differences", "read", "same_outcome", "unchan
 
 # A migration that has one of these counts for nothing any more.
 _ENDED = ("cancelled", "completed", "confirmed", "done", "error", "failed", "reverted")
+# The type of a cold migration, which keeps the flavor; that of a resize is another.
+_MIGRATION = "migration"
 _RUNNING = ("active", "rescued")
 # The instance is on no host.
 _AWAY = "shelved_offloaded"
@@ -320,16 +322,23 @@ def _limits(view: _View) -> Iterator[Difference]:
 
 
 def _counted_or_had(view: _View, instance: Instance) -> Mapping[str, int]:
-    """What the database or Placement has of it, whichever is more; what was evacuated is counted
-    at the host that is down, too, until that comes back."""
+    """What the database or Placement has of it, whichever is more.
+
+    What was evacuated is counted at the host that is down, too, until that comes back. A migration
+    is an administrator's and asks for no quota, in Nova as here: its source is nobody's charge,
+    although Placement counts both ends until it is confirmed.
+    """
+    migrations = {each.uuid for each in view.moves.values() if each.type == _MIGRATION}
     counted = total(
         amounts
         for consumer in view.consumers(instance)
         for uuid, amounts in view.counted[consumer].items()
-        if _is_up(view.host_of(uuid))
+        if consumer not in migrations and _is_up(view.host_of(uuid))
     )
-    had = (device.resource_class for device in view.devices(instance))
-    return counted | collections.Counter(had)
+    move = view.resizes.get(instance.uuid)
+    is_migrated = move is not None and move.type == _MIGRATION
+    had = instance.devices if is_migrated else view.devices(instance)
+    return counted | collections.Counter(device.resource_class for device in had)
 
 
 # The hosts

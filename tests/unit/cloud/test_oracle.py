@@ -136,6 +136,26 @@ class DifferencesTest(unittest.TestCase):
                 found = kinds(dataclasses.replace(cloud, hosts={"host1": host}))
                 self.assertEqual(expected, found)
 
+    def test_the_charge_of_a_move(self) -> None:
+        """Nova asks for no quota for a migration, of which Placement counts both ends."""
+        for kind, expected in (("migration", False), ("resize", True)):
+            instance = dataclasses.replace(
+                INSTANCE,
+                vm_state="resized",
+                devices=(Device(GROUP, "PGPU", OTHER),),
+                old=(Device(GROUP, "PGPU", CARD),),
+            )
+            move = snapshot.Migration("move", UUID, kind, "finished", "host1", "host1")
+            allocations = {UUID: PARTS | {"PGPU": 1}, "move": {"PGPU": 1}}
+            cloud = dataclasses.replace(
+                with_provider(allocations=allocations),
+                instances={UUID: instance},
+                migrations={"move": move},
+                limits={PROJECT: {"PGPU": 1}},
+            )
+            with self.subTest(kind):
+                self.assertEqual(expected, "limit" in kinds(cloud))
+
     def test_what_died_while_it_was_built(self) -> None:
         """Placement goes on to count for it, at Nova's word, and its claim alone would find it."""
         rows: tuple[tuple[str, bool, set[str]], ...] = (
