@@ -389,9 +389,21 @@ def _of_provider(view: _View, host: Host, provider: Provider) -> Iterator[Differ
         if inventory.reserved and is_whole:
             named = {each for domain in host.domains.values() for each in domain.devices}
             known = published & (host.reasons.keys() | named) - {*_claimed_on(view, host)}
+            known |= {*_uncounted(view, provider)}
             if inventory.reserved > len(known):
                 text = f"{inventory.reserved} {name} are reserved, and there are reasons for"
                 yield Difference("reserved", provider.name, f"{text} {_words(known)}")
+
+
+def _uncounted(view: _View, provider: Provider) -> Iterator[str]:
+    """Yield what instances have for which something goes on, and Placement does not count.
+
+    After an evacuation that never began Nova takes away what its host, back again, counted for it.
+    """
+    for instance in view.cloud.instances.values():
+        if view.is_busy(instance) and not provider.allocations.keys() & {*view.consumers(instance)}:
+            own = (each for each in view.devices(instance) if each.provider == provider.uuid)
+            yield from (device.identifier for device in own)
 
 
 def _awaited(view: _View, provider: Provider, name: str) -> Iterator[int]:

@@ -136,6 +136,15 @@ class DifferencesTest(unittest.TestCase):
                 found = kinds(dataclasses.replace(cloud, hosts={"host1": host}))
                 self.assertEqual(expected, found)
 
+    def test_what_an_operation_left_uncounted(self) -> None:
+        """It is reserved, so that nobody is given it, until the operation ends."""
+        provider = with_provider(inventories={"PGPU": Inventory(2, 1)}, allocations={})
+        for task, expected in (("rebuilding", False), (None, True)):
+            instance = dataclasses.replace(INSTANCE, task_state=task)
+            cloud = dataclasses.replace(provider, instances={UUID: instance})
+            with self.subTest(task):
+                self.assertEqual(expected, "reserved" in kinds(cloud))
+
     def test_the_charge_of_a_move(self) -> None:
         """Nova asks for no quota for a migration, of which Placement counts both ends."""
         for kind, expected in (("migration", False), ("resize", True)):
