@@ -161,6 +161,8 @@ def _of_domain(view: _View, host: Host, domain: Domain, instance: Instance) -> I
     if instance.uuid in view.resizes:
         # After a resize on its own host the guest has the new ones only.
         own = sorted(device.address for device in instance.devices)
+        if host.is_container:
+            own = sorted(set(own))
     lost = collections.Counter(own) - collections.Counter(named)
     if lost and domain.is_running and instance.host == host.name:
         text = f"it runs on {host.name} without {_words(lost)}, which the database has"

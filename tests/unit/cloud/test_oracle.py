@@ -145,6 +145,20 @@ class DifferencesTest(unittest.TestCase):
             with self.subTest(task):
                 self.assertEqual(expected, "reserved" in kinds(cloud))
 
+    def test_a_resized_container_names_a_card_once(self) -> None:
+        """It has two MIG instances of one card."""
+        both = tuple(Device(GROUP, "VGPU", f"{CARD}/{part}") for part in range(2))
+        instance = dataclasses.replace(INSTANCE, vm_state="resized", devices=both)
+        move = snapshot.Migration("move", UUID, "resize", "finished", "host2", "host1")
+        for is_container in (True, False):
+            cloud = dataclasses.replace(
+                with_host(is_container=is_container),
+                instances={UUID: instance},
+                migrations={"move": move},
+            )
+            with self.subTest(is_container):
+                self.assertEqual(not is_container, "devices" in kinds(cloud))
+
     def test_the_charge_of_a_move(self) -> None:
         """Nova asks for no quota for a migration, of which Placement counts both ends."""
         for kind, expected in (("migration", False), ("resize", True)):
