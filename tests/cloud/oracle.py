@@ -31,6 +31,8 @@ __all__ = ["Cloud", "Difference", "differences", "read", "same_outcome", "unchan
 
 # A migration that has one of these counts for nothing any more.
 _ENDED = ("cancelled", "completed", "confirmed", "done", "error", "failed", "reverted")
+# The type of a cold migration, which keeps the flavor; that of a resize is another.
+_MIGRATION = "migration"
 _RUNNING = ("active", "rescued")
 # The instance is on no host.
 _AWAY = "shelved_offloaded"
@@ -159,6 +161,8 @@ def _of_domain(view: _View, host: Host, domain: Domain, instance: Instance) -> I
     if instance.uuid in view.resizes:
         # After a resize on its own host the guest has the new ones only.
         own = sorted(device.address for device in instance.devices)
+        if host.is_container:
+            own = sorted(set(own))
     lost = collections.Counter(own) - collections.Counter(named)
     if lost and domain.is_running and instance.host == host.name:
         text = f"it runs on {host.name} without {_words(lost)}, which the database has"
@@ -320,16 +324,23 @@ def _limits(view: _View) -> Iterator[Difference]:
 
 
 def _counted_or_had(view: _View, instance: Instance) -> Mapping[str, int]:
-    """What the database or Placement has of it, whichever is more; what was evacuated is counted
-    at the host that is down, too, until that comes back."""
+    """What the database or Placement has of it, whichever is more.
+
+    What was evacuated is counted at the host that is down, too, until that comes back. A migration
+    is an administrator's and asks for no quota, in Nova as here: its source is nobody's charge,
+    although Placement counts both ends until it is confirmed.
+    """
+    migrations = {each.uuid for each in view.moves.values() if each.type == _MIGRATION}
     counted = total(
         amounts
         for consumer in view.consumers(instance)
         for uuid, amounts in view.counted[consumer].items()
-        if _is_up(view.host_of(uuid))
+        if consumer not in migrations and _is_up(view.host_of(uuid))
     )
-    had = (device.resource_class for device in view.devices(instance))
-    return counted | collections.Counter(had)
+    move = view.resizes.get(instance.uuid)
+    is_migrated = move is not None and move.type == _MIGRATION
+    had = instance.devices if is_migrated else view.devices(instance)
+    return counted | collections.Counter(device.resource_class for device in had)
 
 
 # The hosts
@@ -380,9 +391,21 @@ def _of_provider(view: _View, host: Host, provider: Provider) -> Iterator[Differ
         if inventory.reserved and is_whole:
             named = {each for domain in host.domains.values() for each in domain.devices}
             known = published & (host.reasons.keys() | named) - {*_claimed_on(view, host)}
+            known |= {*_uncounted(view, provider)}
             if inventory.reserved > len(known):
                 text = f"{inventory.reserved} {name} are reserved, and there are reasons for"
                 yield Difference("reserved", provider.name, f"{text} {_words(known)}")
+
+
+def _uncounted(view: _View, provider: Provider) -> Iterator[str]:
+    """Yield what instances have for which something goes on, and Placement does not count.
+
+    After an evacuation that never began Nova takes away what its host, back again, counted for it.
+    """
+    for instance in view.cloud.instances.values():
+        if view.is_busy(instance) and not provider.allocations.keys() & {*view.consumers(instance)}:
+            own = (each for each in view.devices(instance) if each.provider == provider.uuid)
+            yield from (device.identifier for device in own)
 
 
 def _awaited(view: _View, provider: Provider, name: str) -> Iterator[int]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The choice of walks, without a cloud."""
+"""The choice of walks, and what may go wrong in them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import itertools
 import random
 import unittest
 
-from tests.matrix import axes, expected, operations, outages, plans, walks
+from tests.matrix import axes, clouds, operations, outages, plans, stage, walks
 
 SETUP = walks.Setup("kvm", "release", "q35", ("limit", "pc"))
 
@@ -33,6 +33,28 @@ class WalksTest(unittest.TestCase):
         self.assertIn("start@die:create.2", found)
         self.assertIn("start@twice:start", found)
         self.assertEqual(2, len(plans.with_outages(own, 0, made, 2)))
+
+
+class CallsTest(clouds.KVM):
+    """What may go wrong of an operation, in a cloud"""
+
+    def setUp(self) -> None:
+        self.calls = self.useFixture(outages.Calls())
+        super().setUp()
+
+    def test_the_calls_of_a_boot(self) -> None:
+        with self.calls.during(outages.Way.COUNT):
+            stage.Stage(self).begin(walks.Setup("kvm", "gpus"))
+        made = {(each.boundary, each.name, each.is_of_host) for each in self.calls.made}
+        for call in (
+            ("placement", "GET-allocation_candidates", False),
+            ("placement", "GET-allocations", True),
+            ("call", "select_destinations", False),
+            ("cast", "build_and_run_instance", False),
+            ("libvirt", "defineXML", True),
+        ):
+            with self.subTest(call):
+                self.assertIn(call, made)
 
 
 @functools.cache
@@ -83,11 +105,3 @@ class ExplorationTest(unittest.TestCase):
         following = next(batches)
         self.assertIn(f"{first[0]}/start", map(str, following))
         self.assertIsNone(next(batches, None))
-
-
-class ExpectedTest(unittest.TestCase):
-    def test_each_entry_says_why_and_is_not_for_everything(self) -> None:
-        for each in expected.load():
-            self.assertGreater(len(each.why), 20)
-            self.assertTrue(each.walk.pattern and each.difference.pattern, each.why)
-            self.assertFalse(each.covers("", ""), each.why)

@@ -9,7 +9,7 @@ what is recorded in recorded.yaml.
 ``python -m tests.matrix tenants`` lets hypothesis choose: several instances of one project, and
 operators whose hosts die and come back.
 
-It prints stestr's lines; each walk is a test. What is expected to fail stands in expected.yaml.
+It prints stestr's lines; each walk is a test.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import TextIO
 
 from tests.cloud import oracle
-from tests.matrix import axes, expected, plans, walks
+from tests.matrix import axes, plans, walks
 from tests.matrix.branches import Found
 
 PREFIX = "tests.matrix."
@@ -23,8 +23,6 @@ class Report:
         self.seed = seed
         self.counts: collections.Counter[str] = collections.Counter()
         self._stream = stream
-        self._known = expected.load()
-        self._happened: set[expected.Expected] = set()
         self._twins: dict[walks.Walk, Found] = {}
         self._kinds: dict[walks.Walk, set[str]] = {}
         # By its twin, what cannot be judged before that
@@ -65,25 +63,14 @@ class Report:
         self._kinds[found.walk] = known | {each.kind for each in differences}
         differences = [each for each in differences if each.kind not in known]
         texts = [found.error] if found.error else [str(each) for each in differences]
-        new = self.unexpected(name, texts)
-        self.counts["failed" if new else "expected" if texts else "passed"] += 1
-        self.line(name, found.seconds, "FAILED" if new else "ok")
+        self.counts["failed" if texts else "passed"] += 1
+        self.line(name, found.seconds, "FAILED" if texts else "ok")
         if found.walk.steps and found.walk.steps[-1].outage and not found.is_hit:
             self.say("    the call was not made")
-        for text in new:
-            self.say(f"    {text}")
-        if new:
-            self.say(f"    python -m tests.matrix '{name}'")
-
-    def unexpected(self, name: str, texts: Iterable[str]) -> list[str]:
-        """Return those of the differences of a walk that are not expected."""
-        new = []
         for text in texts:
-            known = [each for each in self._known if each.covers(name, text)]
-            self._happened.update(known)
-            if not known:
-                new.append(text)
-        return new
+            self.say(f"    {text}")
+        if texts:
+            self.say(f"    python -m tests.matrix '{name}'")
 
     def _differences(self, found: Found) -> Iterator[oracle.Difference]:
         """Yield what is wrong, but for what is wrong without GPUs as well: that is Nova's."""
@@ -97,22 +84,15 @@ class Report:
         if not is_refused:
             yield from oracle.same_outcome(twin.instance, found.instance)
 
-    def close(self, seconds: float, *, is_whole: bool) -> bool:
-        """Say how it went, and return whether all went as expected.
-
-        :param is_whole: whether all was tried that is expected to fail
-        """
+    def close(self, seconds: float) -> bool:
+        """Say how it went, and return whether all went well."""
         for found in itertools.chain.from_iterable(self._waiting.values()):
             self._tell(found, self._differences(found))
-        for each in self._known if is_whole else ():
-            if each not in self._happened:
-                self.say(f"no longer happens: {each.why}")
         count = sum(self.counts.values())
         processor_s = sum(os.times()[:4])  # of this process and those that it has waited for
         self.say(
             f"{count} walks in {seconds:.0f} s ({60 * count / max(seconds, 1):.0f} per minute; "
             f"{processor_s / max(count, 1):.1f} s of a processor each): "
-            f"{self.counts['passed']} passed, {self.counts['expected']} failed as expected, "
-            f"{self.counts['failed']} failed. seed {self.seed}"
+            f"{self.counts['passed']} passed, {self.counts['failed']} failed. seed {self.seed}"
         )
         return count > 0 and not self.counts["failed"]

@@ -50,8 +50,7 @@ def main(arguments: argparse.Namespace, seed: int) -> int:
     random.Random(seed).shuffle(kinds)
     sources = [_source(arguments, kind, seed, named) for kind in kinds]
     is_well = workers.work(sources, arguments.jobs, deadline, own.take)
-    is_all = arguments.pairs and not arguments.pattern and not arguments.kind
-    is_passed = own.close(time.monotonic() - started, is_whole=is_all)
+    is_passed = own.close(time.monotonic() - started)
     return int(not (is_well and is_passed))
 
 
@@ -96,11 +95,7 @@ def _let_tenants_act(
         started = time.monotonic()
         worker = workers.Worker.start(kind, converses=True)
         worker.stream.recv()
-        search = tenants.Search(
-            worker.stream,
-            tenants.setups(own.seed, kind),
-            lambda walk, found: own.unexpected(str(walk), map(str, found)),
-        )
+        search = tenants.Search(worker.stream, tenants.setups(own.seed, kind))
         tenants.search(search, arguments.steps, arguments.seeds, own.seed)
         is_well = worker.end() and search.failed is None and is_well
         seconds = time.monotonic() - started

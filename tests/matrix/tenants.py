@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import itertools
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import hypothesis
@@ -31,8 +31,6 @@ _PERIOD = "period"
 # What is so without a period
 _AT_ONCE = ("shared",)
 
-Expect = Callable[[Walk, Iterable[oracle.Difference]], list[str]]
-
 
 class Contradiction(AssertionError):
     pass
@@ -42,11 +40,10 @@ class Search:
     """What the machines have in common.
 
     :param stream: to the process that has the cloud
-    :param unexpected: which of a walk's differences are not expected
     """
 
-    def __init__(self, stream: Any, setups: Sequence[Setup], unexpected: Expect) -> None:
-        self.stream, self.setups, self.unexpected = stream, setups, unexpected
+    def __init__(self, stream: Any, setups: Sequence[Setup]) -> None:
+        self.stream, self.setups = stream, setups
         self.steps = self.begun = 0
         self.failed: Walk | None = None
         self.texts: list[str] = []
@@ -96,7 +93,7 @@ def machine(own: Search) -> type[stateful.RuleBasedStateMachine]:
 
         def judge(self, found: Iterable[oracle.Difference]) -> None:
             assert self.walk
-            if texts := own.unexpected(self.walk, found):
+            if texts := [*map(str, found)]:
                 own.failed, own.texts = self.walk, texts
                 raise Contradiction("\n".join(texts))
 

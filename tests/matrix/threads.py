@@ -52,7 +52,9 @@ class HostByThread(fixtures.Fixture):
             self.useFixture(fixtures.MockPatchObject(owner, name, _method(substitute)))
 
     def _dispatched(self, this: Any, incoming: Any) -> Any:
-        owners = [each for each in this.endpoints if isinstance(each, manager.ComputeManager)]
+        # From 34 on Nova wraps them, to know what goes on.
+        endpoints = [getattr(each, "_endpoint", each) for each in this.endpoints]
+        owners = [each for each in endpoints if isinstance(each, manager.ComputeManager)]
         own = owners[0].host if owners else None
         return self.answer(own, lambda: run(own, self._dispatch, this, incoming), incoming)
 

@@ -136,6 +136,49 @@ class DifferencesTest(unittest.TestCase):
                 found = kinds(dataclasses.replace(cloud, hosts={"host1": host}))
                 self.assertEqual(expected, found)
 
+    def test_what_an_operation_left_uncounted(self) -> None:
+        """It is reserved, so that nobody is given it, until the operation ends."""
+        provider = with_provider(inventories={"PGPU": Inventory(2, 1)}, allocations={})
+        for task, expected in (("rebuilding", False), (None, True)):
+            instance = dataclasses.replace(INSTANCE, task_state=task)
+            cloud = dataclasses.replace(provider, instances={UUID: instance})
+            with self.subTest(task):
+                self.assertEqual(expected, "reserved" in kinds(cloud))
+
+    def test_a_resized_container_names_a_card_once(self) -> None:
+        """It has two MIG instances of one card."""
+        both = tuple(Device(GROUP, "VGPU", f"{CARD}/{part}") for part in range(2))
+        instance = dataclasses.replace(INSTANCE, vm_state="resized", devices=both)
+        move = snapshot.Migration("move", UUID, "resize", "finished", "host2", "host1")
+        for is_container in (True, False):
+            cloud = dataclasses.replace(
+                with_host(is_container=is_container),
+                instances={UUID: instance},
+                migrations={"move": move},
+            )
+            with self.subTest(is_container):
+                self.assertEqual(not is_container, "devices" in kinds(cloud))
+
+    def test_the_charge_of_a_move(self) -> None:
+        """Nova asks for no quota for a migration, of which Placement counts both ends."""
+        for kind, expected in (("migration", False), ("resize", True)):
+            instance = dataclasses.replace(
+                INSTANCE,
+                vm_state="resized",
+                devices=(Device(GROUP, "PGPU", OTHER),),
+                old=(Device(GROUP, "PGPU", CARD),),
+            )
+            move = snapshot.Migration("move", UUID, kind, "finished", "host1", "host1")
+            allocations = {UUID: PARTS | {"PGPU": 1}, "move": {"PGPU": 1}}
+            cloud = dataclasses.replace(
+                with_provider(allocations=allocations),
+                instances={UUID: instance},
+                migrations={"move": move},
+                limits={PROJECT: {"PGPU": 1}},
+            )
+            with self.subTest(kind):
+                self.assertEqual(expected, "limit" in kinds(cloud))
+
     def test_what_died_while_it_was_built(self) -> None:
         """Placement goes on to count for it, at Nova's word, and its claim alone would find it."""
         rows: tuple[tuple[str, bool, set[str]], ...] = (
