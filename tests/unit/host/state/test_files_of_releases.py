@@ -268,11 +268,11 @@ class FilesTest(FailingCallsTestCase):
             ),
             "failed starts": Kind(
                 lambda at: failed_starts.FailedStarts(at / "s", roots).failed(
-                    vgpu.Kind.TYPED, ONE, "", OSError(), is_its_own=True
+                    vgpu.Kind.TYPED, ONE, "EIO", OSError(), is_its_own=True
                 ),
                 (
                     lambda at: failed_starts.FailedStarts(at / "s", roots).failed(
-                        vgpu.Kind.TYPED, TWO, "", OSError(), is_its_own=True
+                        vgpu.Kind.TYPED, TWO, "EBUSY", OSError(), is_its_own=True
                     ),
                 ),
                 lambda at: set(failed_starts.FailedStarts(at / "s", roots)._counts),
