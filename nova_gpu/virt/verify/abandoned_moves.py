@@ -34,8 +34,10 @@ from nova_gpu.virt.usage.allocations import Allocations
 LOG = logging.getLogger(__name__)
 
 # The statuses of a resize in which the instance is at the source, unchanged. With "error" it is so
-# again, but an allocation may be left, if Placement failed when Nova gave it back.
-_BEFORE_THE_MOVE = ("pre-migrating", "migrating", "error")
+# again, but an allocation may be left, if Placement failed when Nova gave it back. With the third
+# its disk is ready for the destination: it is unchanged where that is its own host.
+_POST_MIGRATING = "post-migrating"
+_BEFORE_THE_MOVE = ("pre-migrating", "migrating", _POST_MIGRATING, "error")
 _SETTLED = (vm_states.ACTIVE, vm_states.STOPPED, vm_states.PAUSED)
 # The same for a live migration: all statuses, as long as the instance's domain is on this host.
 _AS_IT_RUNS = ("accepted", "queued", "preparing", "running", "error")
@@ -131,6 +133,8 @@ class AbandonedMoves:
         if is_live and (moving is None or moving.migration_id != migration.id):
             return False
         settled = instance.vm_state in _SETTLED and instance.task_state is None
+        if migration.status == _POST_MIGRATING and _has_new_flavor(migration, instance):
+            return False
         has_failed = migration.status == "error" and not is_live
         is_from_here = migration.source_compute == self._host
         if has_failed and is_from_here and instance.vm_state == vm_states.ERROR:
@@ -140,6 +144,10 @@ class AbandonedMoves:
 
 def _is_live(migration: objects.Migration) -> bool:
     return bool(migration.migration_type == "live-migration")
+
+
+def _has_new_flavor(migration: objects.Migration, instance: objects.Instance) -> bool:
+    return bool(instance.instance_type_id != migration.old_instance_type_id)
 
 
 def _is_over(
@@ -267,9 +275,10 @@ def ended(context: nova_context.RequestContext, consumer: str) -> str | None:
     if migration.migration_type == "live-migration":
         # The source's service has died after the destination took over.
         return "its instance runs at the destination" if is_there else None
-    if migration.source_compute == migration.dest_compute:
+    is_interrupted = migration.status == _POST_MIGRATING
+    if migration.source_compute == migration.dest_compute or is_interrupted:
         # Only its flavor tells: with the old one it has what it had (:class:`AbandonedMoves`).
-        is_there = is_there and instance.instance_type_id != migration.old_instance_type_id
-    if migration.status in ("error", "reverted") and is_there:
-        return "it could not be reverted, and its instance stays at the destination"
+        is_there = is_there and _has_new_flavor(migration, instance)
+    if is_there and (is_interrupted or migration.status in ("error", "reverted")):
+        return "it failed or was interrupted, and its instance stays at the destination"
     return None

@@ -52,10 +52,12 @@ class AbandonedMovesTest(base.BaseTestCase):
             dest_compute="host2",
             status="migrating",
             migration_type="resize",
+            old_instance_type_id=1,
         )
         self.instance = objects.Instance(
             uuid=UUID,
             host=HOST,
+            instance_type_id=1,
             task_state=None,
             vm_state="active",
             resources=_gpus("04"),
@@ -121,6 +123,14 @@ class AbandonedMovesTest(base.BaseTestCase):
             for name, value in before.items():
                 setattr(owner, name, value)
         self.assertTrue(self.looks())
+
+    def test_interrupted_on_its_own_host(self) -> None:
+        """Its flavor tells at which end of the move it is."""
+        self.migration.status, self.migration.dest_compute = "post-migrating", HOST
+        self.assertTrue(self.looks())
+        self.assertEqual([(MOVE, UUID)], self.placement.moved)
+        self.migration.status, self.instance.instance_type_id = "post-migrating", 2
+        self.assertFalse(self.looks())
 
     def test_failed_on_its_own_host(self) -> None:
         """Nova's tracker counts what was claimed, whatever Placement does."""
@@ -201,7 +211,7 @@ class AbandonedMovesTest(base.BaseTestCase):
 class EndedTest(base.BaseTestCase):
     def test_which_need_nothing_any_more(self) -> None:
         live, resize = "live-migration", "resize"
-        reverted = "could not be reverted"
+        reverted = "failed or was interrupted"
         for kind, status, source, at, flavor, task, reason in (
             (resize, "confirmed", HOST, "host2", 2, None, "it is confirmed"),
             (resize, "error", HOST, "host2", 2, None, reverted),
@@ -214,6 +224,10 @@ class EndedTest(base.BaseTestCase):
             # On one host: with the old flavor it has what it had.
             (resize, "reverted", "host2", "host2", 1, None, None),
             (resize, "error", "host2", "host2", 2, None, reverted),
+            (resize, "post-migrating", "host2", "host2", 1, None, None),
+            (resize, "post-migrating", HOST, "host2", 1, None, None),
+            (resize, "post-migrating", HOST, "host2", 2, None, reverted),
+            (resize, "post-migrating", HOST, "host2", 2, "resize_finish", None),
             # Its source has died: Nova ends it never.
             (live, "running", HOST, "host2", 1, None, "runs at the destination"),
             (live, "completed", HOST, "host2", 1, None, "runs at the destination"),
