@@ -31,7 +31,8 @@ from nova_gpu.stock.core.holding import (
 
 # The states of an instance that a restart of nova-compute and its records' change do not touch
 # (nova.compute.vm_states)
-SETTLED = ("active", "paused", "stopped")
+RUNNING = ("active", "paused")
+SETTLED = (*RUNNING, "stopped")
 
 # What an alias says without numa_policy, and what is no condition
 # (nova.objects.fields.PCINUMAAffinityPolicy)
