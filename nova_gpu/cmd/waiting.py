@@ -25,7 +25,7 @@ class Late(Exception):
 def limited(deadline_s: int) -> Iterator[None]:
     """Wrap a call of the main thread that must not go on after the deadline.
 
-    :raises Late: in the call, after *deadline_s*, and again in each second, because a logging
+    :raises Late: in the call, after *deadline_s*, and again after the same time, because a logging
         handler that it meets goes on after any exception
     """
 
@@ -33,7 +33,7 @@ def limited(deadline_s: int) -> Iterator[None]:
         raise Late(f"no answer within {deadline_s} s")
 
     handler = signal.signal(signal.SIGALRM, end)
-    former = signal.setitimer(signal.ITIMER_REAL, deadline_s, 1)
+    former = signal.setitimer(signal.ITIMER_REAL, deadline_s, deadline_s)
     try:
         yield
     finally:
