@@ -68,9 +68,9 @@ def main(host: discovery.Discovery, root: pathlib.Path, *, apply: bool) -> int:
         )
     if overridden:
         return 1
-    ids = union
-    arguments = boot_configuration.kernel_arguments(ids, root, host.roots)
-    texts = boot_configuration.texts(ids, arguments, root)
+    extras = [name for name in union if name not in ids]
+    arguments = boot_configuration.kernel_arguments(union, root, host.roots)
+    texts = boot_configuration.texts(union, arguments, root, extras)
     changed = (boot_configuration.write if apply else boot_configuration.changes)(texts, root)
     for name, text in texts.items():
         if text is None and name not in changed:

@@ -31,6 +31,7 @@ from nova_gpu.core import boundary, exception, names, release
 from nova_gpu.core.flavor import request, validation
 from nova_gpu.core.guest import machine_types
 from nova_gpu.core.scheduling import stats
+from nova_gpu.host.container import guest_processes
 from nova_gpu.host.pci import acs
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import signatures
@@ -269,9 +270,17 @@ class Checks(upgradecheck.UpgradeCommands):
         return _Result(_Code.SUCCESS)
 
     def _check_id_maps(self) -> upgradecheck.Result:
-        """LXC hosts: ``[libvirt]uid_maps`` or ``gid_maps`` not set"""
-        if CONF.libvirt.virt_type != "lxc" or (CONF.libvirt.uid_maps and CONF.libvirt.gid_maps):
+        """LXC hosts: ``[libvirt]uid_maps`` or ``gid_maps`` not set, or with ids of others"""
+        if CONF.libvirt.virt_type != "lxc":
             return _Result(_Code.SUCCESS)
+        if CONF.libvirt.uid_maps and CONF.libvirt.gid_maps:
+            uids = guest_processes.ranges(CONF.libvirt.uid_maps)
+            return _listed(
+                list(map(str, guest_processes.unknown(Roots.of(CONF.gpu), uids))),
+                "These processes run as users of [libvirt]uid_maps outside all containers. Until "
+                "they end, the cards of each instance that ends stay reserved; let no other "
+                "program of the host use these ids (/etc/subuid):",
+            )
         if CONF.gpu.allow_privileged_containers:
             return _warning(
                 "Root in an instance is root on this host: [gpu]allow_privileged_containers is "

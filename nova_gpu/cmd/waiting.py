@@ -25,19 +25,21 @@ class Late(Exception):
 def limited(deadline_s: int) -> Iterator[None]:
     """Wrap a call of the main thread that must not go on after the deadline.
 
-    :raises Late: in the call, after *deadline_s*
+    :raises Late: in the call, after *deadline_s*, and again after the same time, because a logging
+        handler that it meets goes on after any exception
     """
 
     def end(*_: Any) -> None:
         raise Late(f"no answer within {deadline_s} s")
 
-    handler, left_s = signal.signal(signal.SIGALRM, end), signal.alarm(deadline_s)
+    handler = signal.signal(signal.SIGALRM, end)
+    former = signal.setitimer(signal.ITIMER_REAL, deadline_s, deadline_s)
     try:
         yield
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
-        signal.alarm(left_s)
+        signal.setitimer(signal.ITIMER_REAL, *former)
 
 
 def within(deadline_s: float) -> Callable[[Callable[[], Any]], Any]:

@@ -77,6 +77,16 @@ def may_be_left(roots: Roots, uids: Sequence[Range]) -> bool:
     return any(guest is not Guest.RUNS for _, guest in end_processes.of_guests(proc, uids))
 
 
+def unknown(roots: Roots, uids: Sequence[Range]) -> list[Process]:
+    """Return the processes that run as a guest's user outside all guests. Needs no root."""
+    proc = str(roots.proc)
+    return [
+        Process(pid, processes.command(f"{proc}/{pid}"), None)
+        for pid, guest in end_processes.of_guests(proc, uids)
+        if guest is Guest.UNKNOWN
+    ]
+
+
 def end(
     device: model.GPU | Slot, means: Means, uids: Sequence[Range]
 ) -> tuple[list[Process], list[Process]]:

@@ -28,6 +28,8 @@ _FOLDERS = (
 )
 _ON_COMMAND_LINE = re.compile(r"(?:^|\s)vfio[-_]pci\.ids=(\S+)")
 GRUB = "etc/default/grub.d/nova-gpu.cfg"
+# On the command line they cannot be told from nova-gpu's own any more, once it has written them.
+_KEPT = "# Kept for other devices: vfio-pci.ids="
 
 HEAD = "# Written by nova-gpu host prepare, removed by nova-gpu host prepare --undo.\n"
 # Modules of drivers that have another name
@@ -107,7 +109,9 @@ def other_ids(root: pathlib.Path, roots: Roots) -> list[OtherIds]:
         line = (roots.proc / "cmdline").read_bytes()
     with contextlib.suppress(FileNotFoundError):
         written = (root / GRUB).read_bytes()
-    texts = (text.decode(errors="replace").replace('"', " ") for text in (written, line))
+    texts = [text.decode(errors="replace").replace('"', " ") for text in (written, line)]
+    if extras := _split(texts[0].partition(_KEPT)[2].partition("\n")[0]):
+        others.append(OtherIds(f"/{GRUB}", extras, wins=False))
     mine, arguments = ([_split(ids) for ids in _ON_COMMAND_LINE.findall(text)] for text in texts)
     # The host may not have booted since nova-gpu wrote more ids than it booted with.
     names = {name for ids in mine for name in ids}
@@ -151,15 +155,19 @@ def kernel_arguments(ids: Iterable[str], root: pathlib.Path, roots: Roots) -> li
 
 
 def texts(
-    ids: Iterable[str], arguments: Iterable[str], root: pathlib.Path
+    ids: Iterable[str], arguments: Iterable[str], root: pathlib.Path, extras: Sequence[str] = ()
 ) -> dict[str, str | None]:
     """Return the contents of the modprobe.d file and of the GRUB file, by path below *root*.
 
     The content of the GRUB file is ``None`` if the host does not need it.
+
+    :param extras: those of *ids* that the host gives to vfio-pci for other devices than cards
     """
     options = f"options vfio-pci ids={','.join(ids)}"
     softdeps = [f"softdep {module} pre: vfio-pci" for module in _DRIVERS]
     line = f'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX {" ".join(arguments)}"\n'
+    if extras and module_kind(root) == "builtin":
+        line = f"{_KEPT}{','.join(extras)}\n{line}"
     needs_grub = arguments and (root / GRUB).parent.is_dir()
     return {
         MODPROBE: "\n".join([HEAD + options, *softdeps, ""]),

@@ -48,7 +48,8 @@ def judge(
     """Return what the instance has by nova-gpu, and what is in the way of giving it back.
 
     Return ``None`` if it has nothing by nova-gpu, no move that has not ended may bring it something
-    back, and its flavor asks for nothing, or for what it has by stock Nova.
+    back, and its flavor asks for nothing, or for what it has by stock Nova, or it runs without GPUs
+    since before nova-gpu, as it will go on to.
 
     :param aliases: those of the host, with the functions that each gives
     :param types: those of mediated devices that stock Nova will make on this host
@@ -57,7 +58,9 @@ def judge(
     """
     domain = domains.get(instance.uuid, Domain())
     of_stock = instance.recorded.keys() & hardware.cards_by_function.keys()
-    asks = _asks(instance) and not (of_stock or domain.mediated & hardware.mediated.keys())
+    has_others = of_stock or domain.mediated & hardware.mediated.keys()
+    runs_without = instance.uuid in domains and _runs_without(instance, domain, hardware)
+    asks = _asks(instance) and not (has_others or runs_without)
     if not (instance.counted or instance.slots or instance.moved or asks):
         return None
     kinds = {slot: _kind(slot, hardware) for slot in sorted(instance.slots)}
@@ -332,6 +335,13 @@ def _asks(instance: Instance) -> bool:
         return bool(request.of(instance.extra_specs).requests)
     except exception.InvalidExtraSpec:
         return True
+
+
+def _runs_without(instance: Instance, domain: Domain, hardware: Hardware) -> bool:
+    """Return whether the instance runs without GPUs; one that has stopped may have released its."""
+    is_settled = instance.task_state is None and instance.migration is None
+    has_any = domain.functions & hardware.cards_by_function.keys() or domain.mediated
+    return is_settled and instance.vm_state in takeover.RUNNING and not (has_any or domain.slots)
 
 
 def _of_devices(

@@ -31,7 +31,8 @@ from nova_gpu.stock.core.holding import (
 
 # The states of an instance that a restart of nova-compute and its records' change do not touch
 # (nova.compute.vm_states)
-SETTLED = ("active", "paused", "stopped")
+RUNNING = ("active", "paused")
+SETTLED = (*RUNNING, "stopped")
 
 # What an alias says without numa_policy, and what is no condition
 # (nova.objects.fields.PCINUMAAffinityPolicy)
@@ -158,9 +159,13 @@ def judge_shelved(instance: Instance, aliases: Collection[Alias]) -> Holding | N
 
 
 def alias_counts(extra_specs: Mapping[str, str]) -> dict[str, int]:
-    """Return how many devices a flavor asks for by each alias: ``a2:1,nic:2``."""
-    texts = (text.partition(":") for text in extra_specs.get(names.PCI_ALIAS, "").split(","))
-    return {name.strip(): int(count) for name, _, count in texts if count.strip().isdigit()}
+    """Return how many devices a flavor asks for by each alias: ``a2:1,nic:2,a2:1``."""
+    counts: dict[str, int] = {}
+    for text in extra_specs.get(names.PCI_ALIAS, "").split(","):
+        name, _, count = (part.strip() for part in text.partition(":"))
+        if count.isdigit():
+            counts[name] = counts.get(name, 0) + int(count)
+    return counts
 
 
 def after(

@@ -119,6 +119,21 @@ class HostPrepareTest(base.HostTestCase):
         for _ in range(2):
             self.assertIn("vfio-pci.ids=10de:10f0,10de:1b84,10de:1e04\n", self.prepare(apply=True))
 
+    def test_twice_beside_the_command_lines_ids(self) -> None:
+        """What is kept of other devices stays, before the host has booted with it and after."""
+        self.add_card()
+        modules = self.target / "lib/modules" / os.uname().release
+        modules.mkdir(parents=True)
+        (modules / "modules.builtin").write_text("kernel/drivers/vfio/pci/vfio-pci.ko\n")
+        line = self.host.roots.proc / "cmdline"
+        argument = "vfio-pci.ids=10de:10f0,10de:1e04,15b3:101d"
+        for arguments in (argument, argument, f"{argument} iommu=pt {argument}"):
+            line.write_text(f"ro {arguments}\n")
+            self.assertIn(f" {argument}\n", self.prepare(apply=True))
+        self.undo()
+        line.write_text("ro\n")
+        self.assertIn("vfio-pci.ids=10de:10f0,10de:1e04\n", self.prepare(apply=True))
+
     def test_a_card_that_no_guest_can_have(self) -> None:
         self.add_card(mapped_mib=64 << 20)
         self.host.add_gpu("0000:82:00.0", "10de", "1b84", boot_vga=True, class_code=pci.VGA)

@@ -102,6 +102,21 @@ class ChecksTest(test.TestCase):
         self.flags(group="gpu", allow_ports_without_acs=True)
         self.assertEqual(Code.SUCCESS, self.checks._check_ports().code)
 
+    def test_programs_with_ids_of_guests(self) -> None:
+        """As rootless containers have them whose /etc/subuid overlaps"""
+        proc = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        self.flags(group="gpu", proc_root=str(proc))
+        maps = ["0:100000:65536"]
+        self.flags(virt_type="lxc", uid_maps=maps, gid_maps=maps, group="libvirt")
+        for pid, uid in ((1, 0), (812, 100999)):
+            self.assertEqual(Code.SUCCESS, self.checks._check_id_maps().code)
+            (proc / str(pid)).mkdir()
+            text = f"Name:\tnginx\nPPid:\t0\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n"
+            (proc / str(pid) / "status").write_text(text)
+            (proc / str(pid) / "cmdline").write_bytes(b"nginx\0-g\0")
+            (proc / str(pid) / "cgroup").write_text("0::/user.slice\n")
+        self.assertResult(Code.WARNING, "nginx -g (pid 812)", self.checks._check_id_maps())
+
     def test_owners(self) -> None:
         root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
         hosts.Host(root).add_gpu("0000:04:00.0", "10de", "1091")

@@ -112,6 +112,23 @@ class JudgeTest(unittest.TestCase):
         self.assertIsNone(leaving.judge_shelved(shelved, [A2]))
         self.assertIsNotNone(leaving.judge_shelved(shelved, [L4]))
 
+    def test_what_runs_without_gpus(self) -> None:
+        """Its flavor had nova-gpu's words before there was nova-gpu."""
+        host = dataclasses.replace(HOST, cards_by_function={ONE: ONE})
+        nothing, domains = {"mine": Domain()}, {"mine": Domain(frozenset([ONE]))}
+        self.assertIsNone(leaving.judge(instance(), nothing, host, [A2]))
+        self.assertIsNone(leaving.judge(instance(vm_state="paused"), nothing, host, [A2]))
+        for own, named in (
+            (instance(), domains),
+            (instance(), {"mine": Domain(slots=frozenset([MIG]))}),
+            (instance(), {}),
+            (instance(vm_state="stopped"), nothing),
+            (instance(task_state="rebooting_hard"), nothing),
+            (instance(migration="migrating"), nothing),
+        ):
+            with self.subTest(own):
+                self.assertTrue(judge(own, named, host, [A2]).obstacles)
+
     def test_what_is_in_the_way(self) -> None:
         item = self.judge(instance(ONE), domain=frozenset())
         self.assertObstacle(item, "0000:01:00.0", "no such device")
@@ -120,7 +137,7 @@ class JudgeTest(unittest.TestCase):
             (instance(ONE, migration="migrating"), "migrating", "wait"),
             (instance(slots=frozenset([MIG])), str(MIG), "to no instance", "resize"),
             (instance(vm_state="stopped"), "has none now", "start it"),
-            (instance(extra_specs={"gpus": "nonsense"}), "has none now", "start it"),
+            (instance(vm_state="stopped", extra_specs={"gpus": "x"}), "has none now", "start it"),
         ):
             with self.subTest(own):
                 self.assertObstacle(self.judge(own), *parts)  # type: ignore[arg-type]

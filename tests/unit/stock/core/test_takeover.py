@@ -327,7 +327,7 @@ class JudgeTest(unittest.TestCase):
         """Its words are kept, and there is no device to hold those that it gets against."""
         strict, any_ = (Alias(name, (address(1),), {"gpus": "= 1"}) for name in ("a2", "any"))
         requests = {name: Request(({"vendor_id": "10de"},)) for name in ("a2", "any", "nic")}
-        words = {"pci_passthrough:alias": "a2:1, any:2,nic:1", "hypervisor": "KVM"}
+        words = {"pci_passthrough:alias": "a2:1, any:1,nic:1,a2:1", "hypervisor": "KVM"}
         own = instance(vm_state=SHELVED, extra_specs=words, requests=requests)
         item = takeover.judge_shelved(own, [strict, any_])
         assert item and item.former
