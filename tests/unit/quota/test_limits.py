@@ -21,18 +21,17 @@ class LimitsTest(base.BaseTestCase):
         self.config = self.useFixture(config_fixture.Config(CONF)).config
         self.config(driver="nova.quota.UnifiedLimitsDriver", group="quota")
         self.config(endpoint_id="nova", group="oslo_limit")
-        self.useFixture(limit_fixture.LimitFixture({"class:PGPU": 3, "class:VGPU": -1}, {}))
+        self.useFixture(limit_fixture.LimitFixture({"class:PGPU": 3}, {}))
 
-    def judge(self, used: int | Exception, more: int, name: str = "PGPU") -> None:
+    def judge(self, used: int | Exception, more: int) -> None:
         placement = mock.Mock(spec=["get_usages_counts_for_limits"])
-        answer = {name: used} if isinstance(used, int) else used
+        answer = {"PGPU": used} if isinstance(used, int) else used
         placement.get_usages_counts_for_limits.side_effect = [answer]
-        limits.refuse_over(placement, "a-project", {name: more}, "nova-compute")
+        limits.refuse_over(placement, "a-project", {"PGPU": more}, "nova-compute")
 
     def test_what_fits(self) -> None:
         self.judge(1, 2)
         self.judge(3, 0)
-        self.judge(9, 1, "VGPU")
         self.config(driver="nova.quota.DbQuotaDriver", group="quota")
         self.judge(9, 2)
 
