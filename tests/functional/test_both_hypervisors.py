@@ -14,8 +14,8 @@ from tests.fixtures import libvirt
 from tests.functional import base, kvm
 from tests.functional.base import Server
 
-# Of fermi-8 and pairs-4: how many instances with four GPUs fit.
-CONTAINERS, GUESTS = 2, 1
+# Of fermi-8: how many instances with four GPUs fit.
+CONTAINERS = 2
 FOUR = {"gpus": "= 4"}
 
 

@@ -58,7 +58,7 @@ class FoundTest(base.BaseTestCase):
         folder, card = self.root / "gpu-bindings", model.PciAddress(0, 4, 0, 0)
         former_drivers.save(folder, card, {card: former_drivers.Former("a")}, self.host.roots)
         (file,) = folder.iterdir()
-        for driver in ('""', "0", "false", "[]"):
+        for driver in ('""', '"../../nvidia"', "0", "false", "[]"):
             file.write_text(f'{{"boot_id": "1", "functions": {{"{card}": {driver}}}}}')
             self.assertRaises(files.Untrusted, former_drivers.load, folder, card, self.host.roots)
         file.write_bytes(b"\xff")

@@ -128,6 +128,18 @@ class StrangersTest(BulletinTest):
         self.assertEqual(3, self.said())
 
 
+class SharedTest(BulletinTest):
+    def test_each_is_said_once_and_when_it_is_over(self) -> None:
+        both = {"two": frozenset({FIRST}), "one": frozenset({FIRST}), "three": frozenset[Device]()}
+        for _ in range(2):
+            self.reporter.report_shared(both)
+        self.assertEqual(1, self.log.output.count(f"Several guests can open GPU {A}: one, two. "))
+        self.reporter.report_shared({**both, "three": frozenset({FIRST})})
+        self.assertIn(f"Several guests can open GPU {A}: one, three, two. ", self.log.output)
+        self.reporter.report_shared({"one": frozenset({FIRST})})
+        self.assertIn(f"Only one guest can open GPU {A} now.", self.log.output)
+
+
 class ReachedTest(BulletinTest):
     """What running guests reach that is not their own"""
 
@@ -137,6 +149,17 @@ class ReachedTest(BulletinTest):
             reached=reached, records=records.Records(counted, projects={"two": "theirs"})
         )
         self.reporter.report_reached(usage, lambda devices: {each: FERMI for each in devices})
+
+    def test_once_for_both(self) -> None:
+        for _ in range(2):
+            self.report({"one": frozenset({FIRST})})
+        said = f"The guest one reaches GPU {A}, which is not its own and which the instances two"
+        self.assertEqual(1, self.log.output.count(said))
+        found = [(e.instance_uuid, e.project_id, *e.addresses) for e in self.events]
+        self.assertEqual([("one", None, A), ("two", "theirs", A)], found)
+        self.assertEqual(["gpu.reached"] * 2, self.types())
+        self.report({})
+        self.assertIn(f"The guest one, which reached GPU {A}, has ended", self.log.output)
 
     def test_starts_and_deletions_in_parallel(self) -> None:
         """Of instances with eight cards, whose domains Nova removes twice"""

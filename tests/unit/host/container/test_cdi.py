@@ -61,6 +61,8 @@ class TestLoad(CDITestCase):
     def test_refused(self) -> None:
         self.refused("etc/a.json", '{"kind": "a/b", "kind": "a/c"}', "'kind'")
         self.refused("etc/a.yaml", "devices:\n- name: a\n  name: b\n", "'name'")
+        self.refused("etc/c.yaml", "!!python/object/apply:os.getpid []", "parsed")
+        self.refused("etc/d.yaml", "&a [*a]", "YAML aliases contains itself")
         self.refused("etc/b.json", json.dumps(document()), "0646", 0o646)
 
 

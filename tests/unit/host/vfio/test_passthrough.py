@@ -31,6 +31,15 @@ class TestObstacles(PassthroughTestCase):
         self.assertEqual([], self.reasons())
         self.assertIsNone(passthrough.obstacle(self.gpu(), self.host.roots))
 
+    def test_not_behind_the_iommu(self) -> None:
+        self.add()
+        name = self.host.path(CARD) / "iommu_group/name"
+        name.write_text("vfio-noiommu\n")
+        self.assertIn("no-IOMMU mode", self.reason())
+        name.unlink()
+        (self.host.path(AUDIO) / "iommu_group").unlink()
+        self.assertIn(f"does not cover {AUDIO}", self.reason())
+
     def test_bridges_are_no_strangers(self) -> None:
         port = self.host.add_bridge("0000:80:01.0", iommu_group=99)
         self.add(iommu_group=99, parent=port)

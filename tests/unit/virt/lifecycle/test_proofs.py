@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import dataclasses
 import errno
 import logging
 from collections.abc import Iterable
@@ -8,7 +9,9 @@ from collections.abc import Iterable
 import fixtures
 
 from nova_gpu.core import exception
-from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.model import GPU, MIGInstance, PciAddress
+from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, Slot, VGPUType
+from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.host.pci.identity import Identity
 from nova_gpu.virt.lifecycle import proofs
 from nova_gpu.virt.usage.ledger import Ledger
@@ -107,6 +110,29 @@ class ProofsTest(HostTestCase):
         self.assertFalse(self.proofs.is_cleaned(card.address))
         self.assertEqual(frozenset(), self.ledger.now.used)
         self.assertEqual({TWO}, self.dirty())
+
+    def test_mig_instances_that_may_not_be_clean(self) -> None:
+        """A start may come before the period that sees how its card is divided now."""
+        address, small, (one, other) = PciAddress.parse("0000:8a:00.0"), "1g.18gb", (100, 200)
+        self.host.add_gpu(str(address), "10de", "2335", minor=0, mig=[(1, 0), (2, 0)])
+        self.told[str(address)] = {}
+        mig = tuple(MIGInstance(number, 0, small, 16384, 1) for number in (1, 2))
+        parent = Parent(Kind.INSTANCE, {}, {small: 2}, {small: (one, other)})
+        divided = DividedCard({small: VGPUType(small, small)}, {address: parent})
+        gpu = dataclasses.replace(cards.card(str(address)), mig=mig)
+        slot = Slot(address, small, one)
+
+        def refused(said: str) -> None:
+            with self.assertRaisesRegex(exception.DeviceUnavailable, said):
+                self.proofs.refuse_unjudged([slot])
+
+        refused("divided into other MIG instances")
+        self.proofs.judge((), [SharedCard(gpu, divided)])
+        refused("it is not clean")
+        self.ledger.cleaned(slot)
+        self.proofs.refuse_unjudged([slot])
+        self.host.set_mig(str(address), [(1, 0)])
+        refused("divided into other MIG instances")
 
     def test_what_cannot_be_removed(self) -> None:
         self.folder.write_text("a file in its place")

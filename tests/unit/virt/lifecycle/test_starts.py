@@ -144,6 +144,13 @@ class CompareTest(StartsTestCase):
             with self.assertRaisesRegex(error, "cannot be given"):
                 self.starts.add_gpus(instance, vconfig.LibvirtConfigGuest())
 
+    def test_a_part_of_a_card_that_is_gone(self) -> None:
+        slot = "0000:d8:00.0/nvidia-63/0"
+        instance = self.compute.instance({"vgpus": "1"}, (self.parts, slot))
+        said = "no card of this host has it"
+        with self.assertRaisesRegex(nova_exception.ComputeResourcesUnavailable, said):
+            self.compute.spawn(instance)
+
     def test_who_would_strand_gpus(self) -> None:
         self.compute.config(group="gpu", reserved_vcpus_per_free_gpu=4)
         few = dataclasses.replace(self.starts, left=lambda: (1.0, 1.0))

@@ -6,6 +6,7 @@ All of nova-gpu between them is real; the functional tests have a real Placement
 
 from __future__ import annotations
 
+import contextlib
 from unittest import mock
 
 import fixtures
@@ -14,9 +15,11 @@ from nova import objects
 from nova.compute import task_states, vm_states
 from oslo_concurrency import lockutils
 
+from nova_gpu.core import exception
 from nova_gpu.virt.lifecycle import left_domains
+from nova_gpu.virt.lifecycle.start import Kind
 from tests.fixtures.bases.compute import ONE, TWO
-from tests.fixtures.bases.stops import RELEASES, StopsTestCase
+from tests.fixtures.bases.stops import RELEASES, StartsTestCase, StopsTestCase
 from tests.fixtures.compute import devices
 
 
@@ -73,6 +76,51 @@ class StopTest(StopsTestCase):
         self.assertIn(
             {"expected_vm_state": [vm_states.STOPPED], "expected_task_state": [None]}, self.saved
         )
+
+
+class CountingTest(StartsTestCase):
+    """Of a start it is counted whole what the instance gets, or nothing."""
+
+    def test_a_start_that_fails(self) -> None:
+        """If nobody hears of it, it says why, and a period does the rest."""
+        for answers in (True, False):
+            starting = self.gpus.starts.starting(self.instance, Kind.REBOOT)
+            with contextlib.suppress(ZeroDivisionError), starting as start:
+                self.assertTrue(start and start.claimed)
+                self.assertEqual([ONE, TWO], self.has(self.instance))
+                self.placement.answers = answers
+                raise ZeroDivisionError
+            if answers:
+                self.assertNothing(self.instance)
+        self.assertIn("its new GPUs cannot be released now", self.log.output)
+
+    def test_fewer_free_than_placement_counts(self) -> None:
+        """It is given back again what it was claimed with."""
+        with mock.patch.object(self.nova, "provider_tree", None):
+            refused = self.assertRaises(exception.NoneFree, self.counting.count, self.instance)
+        self.assertIn("not as many GPUs free as Placement counts", str(refused))
+        self.assertNothing(self.instance)
+
+    def test_what_is_not_saved_is_not_done(self) -> None:
+        tracker, lost = self.counting.tracker, RuntimeError("the database is away")
+        fails = fixtures.MockPatch("nova.objects.Instance.save", side_effect=lost)
+        one = {self.group: {"PGPU": 1}}
+
+        def own() -> list[int]:
+            assigned = self.nova.assigned_resources[self.group]["PGPU"]
+            return [len(self.instance.resources), len(assigned)]
+
+        with fails:
+            self.assertRaises(RuntimeError, tracker.hand_out, self.instance, one)
+        self.assertEqual([0, 0], own())
+        tracker.hand_out(self.instance, one)
+        self.assertEqual([1, 1], own())
+        given = list(self.instance.resources)
+        with fails:
+            self.assertRaises(RuntimeError, tracker.take_back, self.instance, given)
+        self.assertEqual([1, 1], own())
+        tracker.take_back(self.instance, given)
+        self.assertEqual([0, 0], own())
 
 
 class ReleaseTest(StopsTestCase):

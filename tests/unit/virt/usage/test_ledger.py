@@ -308,6 +308,11 @@ class ClaimsTest(LedgerTestCase):
         self.ledger.compare({A}, self.assigned)
         self.assertTaken()
 
+    def test_put_back(self) -> None:
+        self.claim(A)
+        self.claim(B, C, back={A})
+        self.assertTaken(B, C)
+
     def test_the_hold_takes_its_place(self) -> None:
         self.claim(A, B)
         with self.hold("one", A):
@@ -337,6 +342,13 @@ class StartsTest(LedgerTestCase):
         self.assertEqual(set(), self.ledger.now.held_for("one"))
         with self.assertRaises(OSError), self.hold("one", A):
             raise OSError
+        self.assertTaken()
+
+    def test_nobodys_while_it_is_cleaned(self) -> None:
+        with self.ledger.clean(A):
+            self.assertTaken(A)
+            self.assertRefused("0000:01:00.0.*being cleaned", self.hold("one", A, B))
+            self.assertRefused("0000:01:00.0.*being cleaned", self.ledger.clean(A))
         self.assertTaken()
 
     def test_what_somebody_has(self) -> None:

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is judged; tests/functional/test_quota.py has whole starts."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+from nova import exception as nova_exception
+from oslo_config import fixture as config_fixture
+from oslo_limit import fixture as limit_fixture
+from oslotest import base
+
+from nova_gpu.conf import CONF
+from nova_gpu.core import exception
+from nova_gpu.quota import limits
+
+
+class LimitsTest(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.config = self.useFixture(config_fixture.Config(CONF)).config
+        self.config(driver="nova.quota.UnifiedLimitsDriver", group="quota")
+        self.config(endpoint_id="nova", group="oslo_limit")
+        self.useFixture(limit_fixture.LimitFixture({"class:PGPU": 3}, {}))
+
+    def judge(self, used: int | Exception, more: int) -> None:
+        placement = mock.Mock(spec=["get_usages_counts_for_limits"])
+        answer = {"PGPU": used} if isinstance(used, int) else used
+        placement.get_usages_counts_for_limits.side_effect = [answer]
+        limits.refuse_over(placement, "a-project", {"PGPU": more}, "nova-compute")
+
+    def test_what_fits(self) -> None:
+        self.judge(1, 2)
+        self.judge(3, 0)
+        self.config(driver="nova.quota.DbQuotaDriver", group="quota")
+        self.judge(9, 2)
+
+    def test_what_is_over_or_unknown(self) -> None:
+        lost = nova_exception.UsagesRetrievalFailed("a-project")
+        for used, more, said in (
+            (2, 2, "quota of class:PGPU is 3, 2 in use, and 2 more asked for"),
+            (4, 0, "quota of class:PGPU is 3, 4 in use, and 0 more asked for"),
+            (lost, 2, "the limits of its project cannot be read"),
+        ):
+            refused = self.assertRaises(exception.QuotaExceeded, self.judge, used, more)
+            self.assertIn(said, str(refused))
