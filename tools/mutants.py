@@ -80,7 +80,7 @@ class Mutant:
         """Return whether the change is Python, and another program."""
         try:
             changed = ast.parse(self.code(root) or "")
-        except SyntaxError:
+        except (SyntaxError, AttributeError):  # cosmic-ray 8.4 fails at ``except module.Error``
             return False
         return ast.dump(changed) != ast.dump(ast.parse((root / self.file).read_text()))
 
