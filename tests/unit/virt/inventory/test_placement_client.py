@@ -12,7 +12,7 @@ from oslo_utils import timeutils
 
 from nova_gpu.core import exception, names
 from nova_gpu.core.placement import reserved_hosts
-from nova_gpu.virt.inventory import placement_client
+from nova_gpu.virt.inventory import counting, placement_client
 from nova_gpu.virt.inventory.placement_client import Written
 from tests.fixtures.bases.compute import ONE, TWO
 from tests.fixtures.bases.stops import RELEASES, StartsTestCase
@@ -81,6 +81,12 @@ class AllocationsTest(unittest.TestCase):
 
 
 class ChooseTest(StartsTestCase):
+    def assertRefused(self, said: str) -> exception.NoneFree:
+        refused = self.assertRaises(exception.NoneFree, self.counting.count, self.instance)
+        self.assertIn(said, str(refused))
+        self.assertTrue(counting.is_without(self.instance))
+        return refused
+
     def test_others_have_them(self) -> None:
         self.placement.counted[OTHER] = {self.group: {"resources": {"PGPU": 1}}}
         refused = self.assertRefused("at most 1 free on its host")
