@@ -44,7 +44,7 @@ class VGPUInventory(Published[VGPUGroup, Slot]):
         made: MadeVGPUs,
         ledger: Ledger,
         sets: Sets,
-        unseparated: Callable[[], Mapping[PciAddress, Set[PciAddress]]] = dict,
+        unseparated: Callable[[], Mapping[PciAddress, Set[PciAddress]]],
     ) -> None:
         """Create it.
 
