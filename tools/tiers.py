@@ -80,7 +80,6 @@ LONG = (
     Part("nova-2025.1", 12, "tools/test --nova 31 functional", is_nightly=True),
     Part("nova-2024.1", 12, "tools/test --nova 29 functional", is_nightly=True),
     Part("nova-functional", 13, "tools/test nova-functional"),
-    Part("matrix", 13, "tools/test --seed {seed} matrix", is_nightly=True),
     Part("matrix-pairs", 13, "tools/test matrix-pairs", is_nightly=True),
     Part("matrix-calls", 13, "tools/test matrix-calls"),
     Part("matrix-triples", 13, "tools/test matrix-triples"),
