@@ -10,6 +10,7 @@ import os
 import pathlib
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -288,6 +289,16 @@ def device_open(address: str) -> Iterator[None]:
             name = bytearray(address.encode() + b"\0")
             device = fcntl.ioctl(file, _GROUP_GET_DEVICE_FD, name, True)
             stack.callback(os.close, device)
+        yield
+
+
+@contextlib.contextmanager
+def in_flight(address: str) -> Iterator[None]:
+    """The card's group is open in no process, but in the queue of a socket."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        with group_open(address) as file:
+            socket.send_fds(ours, [b"."], [file.fileno()])
         yield
 
 

@@ -148,6 +148,17 @@ class ResetTest(_CardTestCase):
             nova_gpu.privsep.cleaning.reset(self.card)
         self.assertEqual(host.VFIO_DRIVERS, host.drivers(self.card))
 
+    def test_not_what_no_process_shows(self) -> None:
+        """It does not pass for a card that no method can reset, either."""
+        self.config(group="gpu", require_reset=False, clean_timeout=_BUSY_S)
+        for has_it_open in (host.device_open, host.in_flight):
+            with (
+                has_it_open(self.card),
+                self.assertRaisesRegex(exception.NotClean, "is open, in no process"),
+            ):
+                nova_gpu.privsep.cleaning.reset(self.card)
+        nova_gpu.privsep.cleaning.reset(self.card)
+
     def test_not_what_the_host_has(self) -> None:
         """Nothing is reset that is not all with VFIO."""
         nova_gpu.privsep.vfio.give_to_host(self.card)

@@ -16,10 +16,11 @@ from typing import NamedTuple
 
 from nova_gpu.core import json_text, model
 from nova_gpu.core.printable import printable
-from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.core.vgpu.vgpu import Slot, of_slot
 from nova_gpu.host import child, processes
 from nova_gpu.host.container import end_processes
 from nova_gpu.host.container.end_processes import Guest, Range
+from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import open_devices
 from nova_gpu.host.vfio.rebinder import Means
@@ -27,12 +28,14 @@ from nova_gpu.host.vfio.rebinder import Means
 SCRIPT = child.source(pathlib.Path(__file__).with_name("end_processes.py"), processes)
 
 
+_COMPUTES = "NVIDIA's driver says that it computes there"
 # What to do about a process that is not ended, by the reason
 _REMEDIES = {
     end_processes.DOES_NOT_END: (
         "see the kernel's log for what it waits for; the host may need a boot"
     ),
     end_processes.UNREAD: open_devices.UNREAD_REMEDY,
+    _COMPUTES: "stop the guest that it is in, or end it",
 }
 _END_IT = "end it, and let [libvirt]uid_maps name ids that no other program of the host uses"
 
@@ -84,6 +87,29 @@ def unknown(roots: Roots, uids: Sequence[Range]) -> list[Process]:
         Process(pid, processes.command(f"{proc}/{pid}"), None)
         for pid, guest in end_processes.of_guests(proc, uids)
         if guest is Guest.UNKNOWN
+    ]
+
+
+def computing(
+    device: model.GPU | Slot, roots: Roots, uids: Sequence[Range], timeout_s: float
+) -> list[Process]:
+    """Return the processes of any guest that compute on *device* by what NVML says.
+
+    A process may have a card by /dev/nvidiactl alone, which each guest has open, so that /proc
+    shows nothing of the card. Needs no root. Processes of the host are left out.
+    """
+    card = device.parent if isinstance(device, Slot) else device.address
+    instance = of_slot(device.number) if isinstance(device, Slot) else None
+    pids = {
+        pid
+        for pid, *ids in nvml.computing(card, timeout_s)
+        if instance is None or tuple(ids) == instance
+    }
+    proc = str(roots.proc)
+    return [
+        Process(pid, processes.command(f"{proc}/{pid}"), _COMPUTES)
+        for pid, _ in (end_processes.of_guests(proc, uids) if pids else ())
+        if pid in pids
     ]
 
 

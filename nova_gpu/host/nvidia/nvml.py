@@ -132,6 +132,25 @@ def modules(
     return {address: module for address, module in numbers.items() if module is not None}
 
 
+def computing(address: model.PciAddress, timeout_s: float) -> list[tuple[int, int, int]]:
+    """Return the processes that compute on a card: pid, GPU instance and compute instance.
+
+    NVIDIA's driver knows them by their contexts, whatever files they have open. The list is empty
+    if NVML fails.
+    """
+    try:
+        cards = read(run(["--computing", str(address)], timeout_s), "cards")
+    except NoAnswer as error:
+        report(str(error))
+        return []
+
+    def processes(card: Mapping[str, Any]) -> list[tuple[int, int, int]]:
+        return [(int(pid), int(gi), int(ci)) for pid, gi, ci in card["processes"]]
+
+    card = cards.get(address, {"processes": ()})
+    return parse_fact(address, "processes", card, processes) or []
+
+
 # The errors of parsing an answer that differs from that of nvml_probe.py
 _NOT_UNDERSTOOD = (
     *(ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError),

@@ -10,9 +10,9 @@ package, so that it starts fast. It prints one of ::
     {"error": "why there are none"}
 
 The first is of all cards, the second of those whose addresses are the arguments: their health or,
-with ``--usage``, ``--modes``, ``--modules`` or ``--vgpus`` before the addresses, what the function
-of that name below returns. Facts that are unknown or that a card has not are null. Numbers of
-architectures, types of devices, modes and states are NVML's own.
+with ``--usage``, ``--modes``, ``--modules``, ``--computing`` or ``--vgpus`` before the addresses,
+what the function of that name below returns. Facts that are unknown or that a card has not are
+null. Numbers of architectures, types of devices, modes and states are NVML's own.
 """
 
 from __future__ import annotations
@@ -209,6 +209,23 @@ def _modules(addresses: Sequence[str]) -> list[dict[str, Any]]:
     ]
 
 
+def _computing(addresses: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the processes that compute on each card: pid, GPU instance and compute instance.
+
+    The ids of the instances are 0xFFFFFFFF on a card that is not in MIG mode.
+    """
+    return [
+        {
+            "address": address,
+            "processes": [
+                (process.pid, process.gpuInstanceId, process.computeInstanceId)
+                for process in _ask("nvmlDeviceGetComputeRunningProcesses", handle) or ()
+            ],
+        }
+        for address, handle in _handles(addresses)
+    ]
+
+
 def _usage(addresses: Sequence[str]) -> list[dict[str, Any]]:
     cards = []
     for address, handle in _handles(addresses):
@@ -313,7 +330,13 @@ def address(pci: Any) -> Any:
         return None
 
 
-_QUERIES = {"--usage": _usage, "--modes": _modes, "--modules": _modules, "--vgpus": _vgpus}
+_QUERIES = {
+    "--usage": _usage,
+    "--modes": _modes,
+    "--modules": _modules,
+    "--computing": _computing,
+    "--vgpus": _vgpus,
+}
 
 
 def probe(addresses: Sequence[str]) -> dict[str, Any]:

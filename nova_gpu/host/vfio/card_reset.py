@@ -51,6 +51,7 @@ def reset(gpu: model.GPU, means: Means, *, required: bool = True) -> None:
         "devices": f"{roots.sysfs}/bus/pci/devices",
         "functions": [str(function) for function in functions],
         "vfio": str(roots.dev / "vfio"),
+        "wait_s": means.timeout_s / 2,
     }
     try:
         own = resets_functions(gpu, roots)

@@ -24,7 +24,7 @@ from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host import nodes
 from nova_gpu.host.container import guest_processes, libraries
 from nova_gpu.host.mig import gpu_instances
-from nova_gpu.host.nvidia import proc
+from nova_gpu.host.nvidia import nvml, proc
 from nova_gpu.host.pci import kfd, sysfs
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt.delivery import service
@@ -174,14 +174,13 @@ class ContainerNodes(Delivery):
         Return false for a card, which is not reset, because other processes may use it. For a MIG
         instance return whether it exists: one that was removed needs no cleaning.
 
-        :raises NotCleanedYet: if one of the processes does not end
+        :raises NotCleanedYet: if one of the processes does not end, or a guest still computes there
         """
-        if isinstance(grant, GPU):
-            end_processes(str(grant.address), self._roots)
+        if isinstance(grant, Slot) and not gpu_instances.is_slot_there(grant, self._roots):
             return False
-        if is_there := gpu_instances.is_slot_there(grant, self._roots):
-            end_processes(str(grant), self._roots)
-        return is_there
+        end_processes(str(grant.address if isinstance(grant, GPU) else grant), self._roots)
+        _refuse_in_use(grant, self._roots)
+        return isinstance(grant, Slot)
 
 
 def end_processes(device: str, roots: Roots) -> None:
@@ -195,6 +194,20 @@ def end_processes(device: str, roots: Roots) -> None:
             LOG.warning(
                 "Killed %s, which still had GPU %s open after its guest had ended", process, device
             )
+
+
+def _refuse_in_use(device: GPU | Slot, roots: Roots) -> None:
+    """Refuse a device on which a guest computes, although no process shows it open.
+
+    :raises NotCleanedYet: if one does
+    """
+    if not CONF.gpu.nvml or (isinstance(device, GPU) and device.driver != nvml.DRIVER):
+        return
+    uids = guest_processes.ranges(CONF.libvirt.uid_maps)
+    if left := guest_processes.computing(device, roots, uids, CONF.gpu.nvml_timeout):
+        where = str(device.address if isinstance(device, GPU) else device)
+        reason = f"it is still in use: {', '.join(map(str, left))}"
+        raise exception.NotCleanedYet(where, reason, left[0].remedy)
 
 
 def _library_root() -> pathlib.Path:

@@ -15,12 +15,13 @@ import sys
 import fixtures
 from oslotest import base
 
+from nova_gpu.core.vgpu.vgpu import Slot, slot_number
 from nova_gpu.host import processes
 from nova_gpu.host.container import guest_processes
 from nova_gpu.host.container.guest_processes import Process
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio.rebinder import Means
-from tests.fixtures import holding, pci
+from tests.fixtures import cards, holding, pci
 from tests.fixtures.bases.host import HostTestCase
 from tests.fixtures.holding import ControlGroup, Holding
 
@@ -89,6 +90,23 @@ class MayBeLeftTest(base.BaseTestCase):
 
     def test_without_maps_nothing_tells(self) -> None:
         self.assertTrue(guest_processes.may_be_left(self.roots, []))
+
+    def test_who_computes_by_what_the_driver_says(self) -> None:
+        """A program of the host does not count, nor does another MIG instance."""
+        self.process(702, 701, "python3", 1_001_000)
+        self.process(800, 1, "dcgmi", 120)
+        told = [(701, 9, 0), (702, 8, 0), (800, 9, 0), (999, 9, 0)]
+        self.useFixture(
+            fixtures.MonkeyPatch("nova_gpu.host.nvidia.nvml.computing", lambda *_: told)
+        )
+        card = cards.card("0000:3b:00.0")
+        slot = Slot(card.address, "1g.18gb", slot_number(9, 0))
+        for device, pids in ((card, [701, 702]), (slot, [701])):
+            found = guest_processes.computing(device, self.roots, UIDS, 60)
+            self.assertEqual(pids, sorted(process.pid for process in found))
+        (self.roots.proc / "702/status").unlink()
+        (found,) = guest_processes.computing(card, self.roots, UIDS, 60)
+        self.assertEqual("? (pid 701): NVIDIA's driver says that it computes there", str(found))
 
     def test_others_are_hidden(self) -> None:
         (self.roots.proc / "1/status").unlink()

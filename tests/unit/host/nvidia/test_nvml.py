@@ -227,6 +227,7 @@ class TypesTest(NvmlTestCase):
 
 
 FABRIC = f"3 0 0 {'0' * 32}"
+NONE = 0xFFFFFFFF  # NVML's id of no instance
 
 TODAY, OLD, LOST, OTHER = (PciAddress.parse(f"0000:{bus}:00.0") for bus in ("19", "3b", "4c", "5d"))
 
@@ -294,6 +295,17 @@ class TestHealth(NvmlTestCase):
         self.assertEqual(nvml.Usage(None, 0, 81559 << 20), nvml.usage([TODAY], 60)[TODAY])
         self.binding(machines.older_binding())
         self.assertEqual(nvml.Usage(None, 480 << 20, 81559 << 20), nvml.usage([TODAY], 60)[TODAY])
+
+    def test_who_computes(self) -> None:
+        busy = dataclasses.replace(machine()[0], more={"computing": f"812 {NONE} {NONE} 813 9 0"})
+        self.library.say(busy)
+        expected = [(812, NONE, NONE), (813, 9, 0)]
+        self.assertEqual(expected, nvml.computing(TODAY, 60))
+        self.library.say(machine()[0])
+        self.assertEqual([], nvml.computing(TODAY, 60), "the library does not say it")
+        self.assertEqual([], nvml.computing(OTHER, 60))
+        self.binding("raise SystemExit('down')")
+        self.assertEqual([], nvml.computing(TODAY, 60))
 
     def test_usage(self) -> None:
         told = nvml.usage([TODAY, OLD, OTHER], 60)

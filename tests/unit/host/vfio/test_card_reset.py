@@ -3,7 +3,17 @@
 
 from __future__ import annotations
 
+import ctypes
+import fcntl
+import functools
+import json
 import os
+import pathlib
+import subprocess
+import sys
+import termios
+
+import fixtures
 
 from nova_gpu.core import exception, model
 from nova_gpu.host.vfio import card_reset, rebinder
@@ -101,3 +111,31 @@ class ResetterTest(HostTestCase):
         (self.host.devices / CARD / "reset").unlink()
         (self.host.devices / CARD / "reset").touch()
         card_reset.reset(gpu, self.means())
+
+    def test_open_in_no_process(self) -> None:
+        """A terminal for one opener answers as VFIO does; another error tells nothing."""
+        root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        card, vfio = root / "devices" / CARD, root / "vfio"
+        card.mkdir(parents=True)
+        vfio.mkdir()
+        (card / "config").write_bytes(b"\xde\x10")
+        (card / "iommu_group").symlink_to("12")
+        master, terminal = os.openpty()
+        self.addCleanup(os.close, master)
+        self.addCleanup(os.close, terminal)
+        (vfio / "12").symlink_to(os.ttyname(terminal))
+        request = {"devices": str(card.parent), "functions": [CARD], "vfio": str(vfio)}
+        words = json.dumps({**request, "way": None, "wait_s": 0.2})
+
+        def error() -> str | None:
+            # PR_CAPBSET_DROP of CAP_SYS_ADMIN, which opens such a terminal all the same
+            preexec = functools.partial(ctypes.CDLL(None).prctl, 24, 21, 0, 0, 0)
+            script = [sys.executable, "-I", "-S", "-c", card_reset.SCRIPT, words]
+            output = subprocess.check_output(script, preexec_fn=preexec)
+            return json.loads(rebinder.last_line(output))["error"]
+
+        self.assertIsNone(error())
+        fcntl.ioctl(terminal, termios.TIOCEXCL)
+        self.assertEqual(f"{vfio}/12 is open, in no process that /proc shows", error())
+        (vfio / "12").unlink()
+        self.assertIsNone(error())

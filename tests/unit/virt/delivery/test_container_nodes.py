@@ -10,7 +10,9 @@ import fixtures
 import libvirt
 from nova import objects
 
+from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.host.container import guest_processes
 from nova_gpu.host.pci import discovery
 from nova_gpu.virt.delivery import container_nodes
 from tests.fixtures import cards, histories
@@ -50,6 +52,18 @@ class ContainerNodesTest(VerbTestCase):
             self.host.bind(CARD, driver)
             reason = self.way.obstacle(self.card()) or ""
             self.assertIn(driver or "no driver has it", reason)
+
+    def test_a_guest_that_computes_there_still(self) -> None:
+        """By what the driver says, if it is asked: no process has it open."""
+        left = [guest_processes.Process(812, "python3", "it computes")]
+        computing = "nova_gpu.host.container.guest_processes.computing"
+        self.useFixture(fixtures.MonkeyPatch(computing, lambda *_: left))
+        ended = f"{container_nodes.__name__}.end_processes"
+        self.useFixture(fixtures.MonkeyPatch(ended, lambda *_: None))
+        error = self.assertRaises(exception.NotCleanedYet, self.way.clean, self.card())
+        self.assertEqual("it is still in use: python3 (pid 812): it computes", error.reason)
+        self.config(group="gpu", nvml=False)
+        self.assertFalse(self.way.clean(self.card()))
 
 
 class NodeRightsTest(VerbTestCase):
