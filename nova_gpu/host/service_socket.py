@@ -16,10 +16,14 @@ import secrets
 import socket
 import struct
 from collections.abc import Iterator
+from typing import IO
 
+from nova_gpu.host import processes
 from nova_gpu.host.roots import Roots
 
 LOG = logging.getLogger(__name__)
+
+_PROC = "/proc"  # of the kernel that has the sockets, even if [gpu]proc_root is another
 
 # linux/netlink.h, linux/sock_diag.h and linux/unix_diag.h. UNIX_DIAG_UID has been there since 5.3.
 _NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY = 4, 20
@@ -30,8 +34,8 @@ _NAME, _UID = 0, 7
 _SHOWN = 1 << 0 | 1 << 6  # UDIAG_SHOW_NAME and UDIAG_SHOW_UID
 _ANY = 0xFFFFFFFF
 
-# Kept open as long as this process lives
-_own: dict[bytes, socket.socket] = {}
+# Kept open as long as this process lives: the socket, and a file in memory of the same name
+_own: dict[bytes, tuple[socket.socket, IO[bytes]]] = {}
 
 
 def claim(roots: Roots) -> str | None:
@@ -42,24 +46,57 @@ def claim(roots: Roots) -> str | None:
     abstract socket (unix(7)), so that a name alone, or who answers at it, is no evidence. A socket
     disappears with its process, however that ends, and needs no folder that both can write.
 
+    Where the kernel does not list its sockets, what processes of the same user have open tells.
+
     :param roots: its ``sysfs`` identifies the host
-    :raises OSError: if the kernel does not tell which sockets there are
+    :raises OSError: if the kernel shows neither
     """
     host = hashlib.sha256(os.fsencode(roots.sysfs.resolve())).hexdigest()
-    prefix = f"\0nova-gpu {host}".encode()
+    text = f"nova-gpu {host}"
+    prefix = f"\0{text}".encode()
     if prefix in _own:
         return None
     name = b"%s %d %s" % (prefix, os.getpid(), secrets.token_hex(8).encode())
     with contextlib.ExitStack() as stack:
+        file = stack.enter_context(os.fdopen(os.memfd_create(text), "wb"))
         own = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         own.bind(name)
-        for other, uid in _sockets():
-            if other.startswith(prefix) and other != name and uid in (0, os.geteuid()):
-                # The former release bound the prefix alone.
-                number, *_ = [*other.removeprefix(prefix).split(), b"unknown"]
-                return f"pid {number.decode(errors='replace')}"
-        stack.pop_all()
-    _own[prefix] = own
+        try:
+            other = _socket_of_another(prefix, name)
+        except OSError as error:
+            LOG.warning("The kernel does not list its sockets (sock_diag): %s", error)
+            other = _file_of_another(text)
+        if other is None:
+            stack.pop_all()
+            _own[prefix] = own, file
+        return other
+
+
+def _socket_of_another(prefix: bytes, own: bytes) -> str | None:
+    for name, uid in _sockets():
+        if name.startswith(prefix) and name != own and uid in (0, os.geteuid()):
+            # The former release bound the prefix alone.
+            number, *_ = [*name.removeprefix(prefix).split(), b"unknown"]
+            return f"pid {number.decode(errors='replace')}"
+    return None
+
+
+def _file_of_another(text: str) -> str | None:
+    """Return another process of root or of the same user that has a file in memory named *text*.
+
+    The kernel lets a process read what others of its user have open, and root what all have. A
+    network namespace does not matter.
+    """
+    link = f"/memfd:{text} (deleted)"
+    for pid in processes.pids(_PROC):
+        process = f"{_PROC}/{pid}"
+        with contextlib.suppress(*processes.ENDED, PermissionError):
+            if pid == os.getpid() or os.stat(process).st_uid not in (0, os.geteuid()):
+                continue
+            for file in os.listdir(f"{process}/fd"):
+                with contextlib.suppress(FileNotFoundError):
+                    if os.readlink(f"{process}/fd/{file}") == link:
+                        return f"pid {pid}"
     return None
 
 

@@ -74,15 +74,14 @@ class Periods:
         """Read the host and prepare its cards at service start, before guests are resumed.
 
         :raises nova.exception.InvalidConfiguration: if another nova-compute on this host already
-            gives its GPUs to guests
+            gives its GPUs to guests, or may
         """
-        other = None
+        reason = None
         with contained("Cannot tell whether another nova-compute offers the same GPUs"):
-            other = self._other_service()
-        if other:
+            reason = self._other_service()
+        if reason:
             raise nova_exception.InvalidConfiguration(
-                f"another nova-compute ({other}) already gives this host's GPUs to guests; stop it "
-                "first, or let this one use Nova's own driver (compute_driver = "
+                f"{reason}, or let this one use Nova's own driver (compute_driver = "
                 "libvirt.LibvirtDriver)"
             )
         was_ours = False
@@ -116,21 +115,26 @@ class Periods:
             nova_gpu.privsep.loading.load()
 
     def _other_service(self) -> str | None:
-        """Return the nova-compute on this host that gives its GPUs to guests already."""
+        """Return why another nova-compute gives this host's GPUs to guests already, or may."""
         try:
             if not self.discovery.find():
                 return None
         except exception.DiscoveryFailed:
             return None  # no card is offered before the host can be read
         try:
-            return service_socket.claim(self.discovery.roots)
+            other = service_socket.claim(self.discovery.roots)
         except OSError as error:
-            LOG.error(
-                "Cannot tell whether another nova-compute offers the same GPUs, so this one offers "
-                "them: the kernel does not list its sockets (sock_diag): %s",
-                error,
+            return (
+                "cannot tell whether another nova-compute gives this host's GPUs to guests: "
+                f"{error}; let this one list the kernel's sockets (the module unix_diag, "
+                "AF_NETLINK in RestrictAddressFamilies of its unit) or read /proc"
             )
+        if other is None:
             return None
+        return (
+            f"another nova-compute ({other}) already gives this host's GPUs to guests; stop it "
+            "first"
+        )
 
     def refresh(self, *, starting: bool = False) -> None:
         """Read the host, libvirt and Nova's database, and act on what has changed.

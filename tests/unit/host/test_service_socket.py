@@ -8,6 +8,7 @@ import pathlib
 import socket
 import subprocess
 import sys
+from typing import IO
 
 import fixtures
 from oslotest import base
@@ -27,6 +28,7 @@ import os, socket, sys
 os.setgroups([]); os.setgid(int(sys.argv[2])); os.setuid(int(sys.argv[2]))
 one = socket.socket(socket.AF_UNIX)
 one.bind("\\0" + sys.argv[1]); one.listen(0)
+file = os.memfd_create(" ".join(sys.argv[1].split()[:2]))
 print(flush=True)
 input()
 """
@@ -37,7 +39,7 @@ class ClaimTest(base.BaseTestCase):
         super().setUp()
         self.sysfs = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
         self.roots = Roots(sysfs=self.sysfs)
-        self.own: dict[bytes, socket.socket] = {}
+        self.own: dict[bytes, tuple[socket.socket, IO[bytes]]] = {}
         self.useFixture(fixtures.MonkeyPatch("nova_gpu.host.service_socket._own", self.own))
 
     def run_other(self, code: str, *words: str) -> tuple[subprocess.Popen[str], str]:
@@ -52,9 +54,14 @@ class ClaimTest(base.BaseTestCase):
     def name(self) -> str:
         """That of this process, as the kernel has it"""
         self.assertIsNone(service_socket.claim(self.roots))
-        (own,) = self.own.values()
+        ((own, file),) = self.own.values()
+        self.addCleanup(file.close)
         self.addCleanup(own.close)
         return bytes(own.getsockname())[1:].decode()
+
+    def let_go(self) -> None:
+        for each in self.own.popitem()[1]:
+            each.close()
 
     def test_one_of_two_has_it_until_it_ends(self) -> None:
         other, said = self.run_other(CLAIMS, str(self.sysfs))
@@ -71,7 +78,7 @@ class ClaimTest(base.BaseTestCase):
 
     def test_one_of_the_former_release(self) -> None:
         prefix, *_ = self.name().rpartition(" ")[0].rpartition(" ")
-        self.own.popitem()[1].close()
+        self.let_go()
         self.run_other(BINDS, prefix, str(os.getuid()))
         self.assertEqual("pid unknown", service_socket.claim(self.roots))
 
@@ -81,9 +88,28 @@ class ClaimTest(base.BaseTestCase):
             self.skipTest("only root is another user")
         name = self.name()
         prefix, *_ = name.rpartition(" ")[0].rpartition(" ")
-        self.own.popitem()[1].close()
+        self.let_go()
         for each in (prefix, f"{prefix} 1", f"{prefix} {os.getpid()} 0000"):
             self.run_other(BINDS, each, str(NOBODY))
         other, said = self.run_other(CLAIMS, str(self.sysfs))
         self.assertEqual("None", said)
         self.assertEqual(f"pid {other.pid}", service_socket.claim(self.roots))
+
+    def test_where_the_kernel_lists_no_sockets(self) -> None:
+        """By what processes of the same user have open, which another user's cannot be"""
+        prefix, *_ = self.name().rpartition(" ")[0].rpartition(" ")
+        self.let_go()
+        no_protocol = "nova_gpu.host.service_socket._NETLINK_SOCK_DIAG"
+        self.useFixture(fixtures.MonkeyPatch(no_protocol, 99))
+        if not os.geteuid():
+            self.run_other(BINDS, prefix, str(NOBODY))
+        other, _ = self.run_other(CLAIMS, str(self.sysfs))
+        self.assertEqual(f"pid {other.pid}", service_socket.claim(self.roots))
+        self.assertEqual({}, self.own)
+        other.kill()
+        other.wait()
+        self.name()
+        unreadable = "nova_gpu.host.service_socket._PROC"
+        self.let_go()
+        with fixtures.MonkeyPatch(unreadable, str(self.sysfs / "proc")):
+            self.assertRaises(OSError, service_socket.claim, self.roots)

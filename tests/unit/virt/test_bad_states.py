@@ -163,4 +163,7 @@ class SecondServiceTest(ComputeTestCase):
         with mock.patch("nova_gpu.host.service_socket.claim", return_value=4711):
             said = self.assertRaises(nova_exception.InvalidConfiguration, self.compute.restart)
         self.assertIn("another nova-compute (4711) already gives", str(said))
+        with mock.patch("nova_gpu.host.service_socket.claim", side_effect=OSError("no /proc")):
+            said = self.assertRaises(nova_exception.InvalidConfiguration, self.compute.restart)
+        self.assertIn("cannot tell whether another nova-compute", str(said))
         self.compute.restart()
