@@ -73,3 +73,10 @@ class NamespacesTest(unittest.TestCase):
             self.assertTrue(self.WAYS_IN.search(line), line)
         found = [path for path in modules() if self.WAYS_IN.search((ROOT / path).read_text())]
         self.assertEqual([], found)
+
+    def test_what_processes_write_is_read_as_bytes(self) -> None:
+        """A name or a command line need not be UTF-8: nova_gpu.host.processes reads them."""
+        as_text = re.compile(r"\bproc\b.*\bread_text\(")
+        self.assertTrue(as_text.search('(roots.proc / str(pid) / "comm").read_text()'))
+        found = [path for path in modules() if as_text.search((ROOT / path).read_text())]
+        self.assertEqual([], found)
