@@ -48,8 +48,11 @@ class Provider:
 
     @property
     def product(self) -> str:
-        """The vendor and product id, such as ``10de:1091``, or ``unknown``."""
-        return f"{self.key.vendor_id}:{self.key.product_id}" if self.key else _UNKNOWN
+        """The vendor and product id, such as ``10de:1091``, or ``unknown``.
+
+        The ids of a board follow if the provider has only boards of that kind.
+        """
+        return self.key.product if self.key else _UNKNOWN
 
     @property
     def mode(self) -> str:

@@ -82,8 +82,11 @@ once per product, as ``vendor_id:product_id key=value ...`` with the keys ``arch
 ``memory_mib`` (MiB, an integer) and ``name`` (the rest of the line, so it comes last), for example
 ``10de:2335 architecture=hopper memory_mib=143771 name=H200 SXM``. Boards of several names may have
 one product id, such as NVIDIA's A2 and A16. A line with the ids of the subsystem is about one of
-them: ``10de:25b6:10de:157e name=A2`` (``subsystem`` in ``nova-gpu show``). Cards of one product
-stay in one resource provider; if a host has boards of several names, its model is all of them.
+them: ``10de:25b6:10de:157e name=A2`` (``subsystem`` in ``nova-gpu show``). Cards of one product are
+in one resource provider; if a host has boards of several names, its model is all of them. With
+``provider=own`` in its line (``10de:25b6:10de:157e provider=own name=A2``) a kind of board gets one
+of its own on hosts that give cards whole, with its own model. Instances keep the provider that they
+have, and the cards of ended ones change to the other.
 """,
     ),
     cfg.MultiStrOpt(

@@ -82,7 +82,8 @@ class Product:
     """A product of a PCI vendor, with its known facts.
 
     The ids have four lower-case hex digits, as in sysfs without ``0x``. A fact that is ``None`` is
-    unknown, and satisfies no condition of a flavor.
+    unknown, and satisfies no condition of a flavor. ``board`` are the subsystem ids (``10de:157e``)
+    of boards that the operator offers apart from the product's others, else ``None``.
     """
 
     vendor_id: str
@@ -91,6 +92,7 @@ class Product:
     architecture: str | None = None
     memory_mib: int | None = None
     compute_capability: tuple[int, int] | None = None
+    board: str | None = None
 
     @property
     def key(self) -> str:
@@ -106,6 +108,7 @@ class Product:
             architecture=self.architecture or other.architecture,
             memory_mib=self.memory_mib or other.memory_mib,
             compute_capability=self.compute_capability or other.compute_capability,
+            board=self.board or other.board,
         )
 
 
@@ -167,12 +170,19 @@ class GroupKey(NamedTuple):
     """The identity of a group of whole cards or vGPUs on a host; a group is a resource provider.
 
     ``vgpu_type`` is the id of the vGPU type; it is set if and only if the mode is ``VGPU``.
+    ``board`` is that of :class:`Product`, for whole cards only.
     """
 
     vendor_id: str
     product_id: str
     mode: DeliveryMode
     vgpu_type: str | None = None
+    board: str | None = None
+
+    @classmethod
+    def of_whole(cls, product: Product, mode: DeliveryMode) -> GroupKey:
+        """Return the key of the group of whole cards to which new cards of *product* belong."""
+        return cls(product.vendor_id, product.product_id, mode, board=product.board)
 
     @classmethod
     def of_parts(cls, vendor_id: str, product_id: str, vgpu_type: str) -> GroupKey:
@@ -183,6 +193,12 @@ class GroupKey(NamedTuple):
     def is_in_parts(self) -> bool:
         """Whether the group consists of vGPUs."""
         return self.mode is DeliveryMode.VGPU
+
+    @property
+    def product(self) -> str:
+        """The ids of the group's product, ``10de:25b6``, and of its boards if it has a board's."""
+        ids = f"{self.vendor_id}:{self.product_id}"
+        return ids if self.board is None else f"{ids}:{self.board}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -128,8 +128,10 @@ _WITHOUT_EXTENSIONS = re.compile(r"(\dg\.\d+gb)-(?=[a-z])")
 _WHOLE = "|".join(mode for mode in model.DeliveryMode if mode is not model.DeliveryMode.VGPU)
 # host1_pci_0000_3b_00_0
 _STOCK_VGPUS = re.compile("_pci_([0-9a-f]{4,8})_([0-9a-f]{2})_([0-9a-f]{2})_([0-7])")
+_ID = "[0-9a-f]{4}"
+# host1_gpu_10de_2335_pci, host1_gpu_10de_25b6_10de_157e_pci, host1_gpu_10de_2335_vgpu_nvidia-35
 _GROUP = re.compile(
-    rf"_gpu_([0-9a-f]{{4}})_([0-9a-f]{{4}})_(?:({_WHOLE})|{model.DeliveryMode.VGPU}_(.+))"
+    rf"_gpu_({_ID})_({_ID})_(?:(?:({_ID})_({_ID})_)?({_WHOLE})|{model.DeliveryMode.VGPU}_(.+))"
 )
 
 
@@ -196,7 +198,7 @@ def provider_name(nodename: str, key: model.GroupKey) -> str:
     *nodename* is cut and followed by a hash of the whole, so that two long names stay distinct.
     """
     mode = key.mode if key.vgpu_type is None else f"{key.mode}_{key.vgpu_type}"
-    suffix = f"_gpu_{key.vendor_id}_{key.product_id}_{mode}"
+    suffix = f"_gpu_{key.product.replace(':', '_')}_{mode}"
     if len(nodename) + len(suffix) <= _PROVIDER_NAME_LENGTH:
         return nodename + suffix
     digest = hashlib.sha256(nodename.encode()).hexdigest()[:16]
@@ -210,8 +212,9 @@ def parse_provider_name(nodename: str, name: str) -> model.GroupKey | None:
     for begin in re.finditer("(?=_gpu_)", name):
         match = _GROUP.fullmatch(name, begin.start())
         if match is not None:
-            mode = model.DeliveryMode(match[3] or model.DeliveryMode.VGPU)
-            key = model.GroupKey(match[1], match[2], mode, match[4])
+            mode = model.DeliveryMode(match[5] or model.DeliveryMode.VGPU)
+            board = f"{match[3]}:{match[4]}" if match[3] else None
+            key = model.GroupKey(match[1], match[2], mode, match[6], board)
             if name == provider_name(nodename, key):
                 return key
     return None

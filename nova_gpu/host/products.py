@@ -30,10 +30,12 @@ OPTION = "product"
 _REMEDY = (
     "write vendor_id:product_id architecture=WORD memory_mib=MIB name=TEXT, with at least one of "
     "the three and the name last, for example 10de:2335 architecture=hopper name=H200 SXM; for one "
-    "kind of board append its subsystem ids: 10de:25b6:10de:157e name=A2"
+    "kind of board append its subsystem ids, and provider=own to offer it apart from the others: "
+    "10de:25b6:10de:157e provider=own name=A2"
 )
 _KEY = re.compile(r"([0-9a-f]{4}):([0-9a-f]{4})", re.IGNORECASE)
 _BOARD = re.compile(rf"{_KEY.pattern}((?::[0-9a-f]{{4}}){{2}})?", re.IGNORECASE)
+_OWN_PROVIDER = "provider=own"
 _MEMORY = re.compile(r"0*[1-9][0-9]{0,8}")
 _ARCHITECTURE = re.compile(r"[a-z0-9][a-z0-9_-]*")
 _MAKERS = re.compile(r"^(nvidia|amd|intel|advanced micro devices|intel corporation)\b(\(r\))?\s*")
@@ -94,7 +96,7 @@ def _parse_override(line: str) -> tuple[str, model.Product]:
         raise _invalid(line, f"{ids!r} is not vendor_id:product_id of four hexadecimal digits each")
     key = match[1], match[2]
     words, _, name = f" {rest}".partition(" name=")
-    architecture, memory_mib = None, None
+    architecture, memory_mib, board = None, None, None
     seen = set()
     for word in words.split():
         fact, _, value = word.partition("=")
@@ -105,12 +107,16 @@ def _parse_override(line: str) -> tuple[str, model.Product]:
             architecture = value.lower()
         elif fact == "memory_mib" and _MEMORY.fullmatch(value):
             memory_mib = int(value)
+        elif word == _OWN_PROVIDER and match[3]:
+            board = match[3].removeprefix(":")
+        elif word == _OWN_PROVIDER:
+            raise _invalid(line, f"{word} is for a kind of board, and the line has no subsystem")
         elif fact in ("architecture", "memory_mib"):
             wanted = "one word" if fact == "architecture" else "a number of MiB above 0"
             raise _invalid(line, f"{fact} must be {wanted}, not {value!r}")
         else:
             raise _invalid(line, f"{word!r} is not a fact about a product")
-    product = model.Product(*key, name.strip() or None, architecture, memory_mib)
+    product = model.Product(*key, name.strip() or None, architecture, memory_mib, board=board)
     if product == model.Product(*key):
         raise _invalid(line, "it says nothing about the product")
     return ids.lower(), product

@@ -82,7 +82,7 @@ def _indexes(host: HostState, report: Report) -> Mapping[str, int]:
     return {
         uuid: index[product]
         for uuid, key in groups.items()
-        if (product := (f"{key.vendor_id}:{key.product_id}", str(key.mode))) in index
+        if (product := (key.product, str(key.mode))) in index
     }
 
 

@@ -173,12 +173,14 @@ class Assigned:
         """
         if any(supply.provider_uuids for supply in self.supplies):
             return  # before libvirt is asked for the node's name, because every start comes here
-        uuids = self.providers.of(
-            self.placement(), self.nodename(), (*self.whole.groups(), *self.vgpu_keys())
-        )
+        keys = (*self.whole.groups(), *self.vgpu_keys())
+        # Instances may have a card that is offered apart now in the provider of all boards.
+        keys += tuple(key._replace(board=None) for key in keys if key.board)
+        uuids = self.providers.of(self.placement(), self.nodename(), dict.fromkeys(keys))
         for key, uuid in uuids.items():
             supply: Supply = self.parts if key.is_in_parts else self.whole
             supply.provider_uuids[key] = uuid
+        self.whole.keep_recorded()
 
 
 def _asks_stock_alone(flavor: objects.Flavor) -> bool:

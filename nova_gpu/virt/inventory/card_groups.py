@@ -46,7 +46,7 @@ def offered(
     sized = {gpu.product.key for gpu in by_address.values() if gpu.product.memory_mib}
     for gpu in by_address.values():
         key = group_key(gpu, mode)
-        known = key in before and gpu.address in before[key].gpus
+        known = _group_of(before, key, gpu.address) is not None
         reasons = unavailable.get(gpu.address, ())
         if known or not availability.of_host(reasons):
             if gpu.product.memory_mib is None and gpu.product.key in sized:
@@ -54,7 +54,7 @@ def offered(
             groups[key] = _with(groups.get(key), key, gpu, reasons)
     for key, group in before.items():
         for address, gpu in group.gpus.items():
-            if key in groups and address in groups[key].gpus:
+            if _group_of(groups, key, address) is not None:
                 continue
             reason = REPLACED if address in by_address else GONE
             groups[key] = _with(groups.get(key), key, gpu, (reason,))
@@ -66,11 +66,39 @@ def including(groups: CardGroups, key: GroupKey, address: PciAddress) -> CardGro
 
     A card that is not in the group yet is added as unavailable: the inspection did not find it.
     """
+    groups = keeping(groups, key, address)
     if key in groups and address in groups[key].gpus:
         return groups
     group = groups.get(key)
     gpu = missing(key, address) if group is None else GPU(address, group.product, class_code=0)
     return {**groups, key: _with(group, key, gpu, (NOT_FOUND,))}
+
+
+def keeping(groups: CardGroups, key: GroupKey, address: PciAddress) -> CardGroups:
+    """Return *groups* with the card at *address*, which an instance has in *key*, moved to there.
+
+    So it stays in its provider while ``[gpu]product`` offers its board apart, or no longer does.
+    """
+    other = _group_of(groups, key, address)
+    if other in (None, key):
+        return groups
+    group = groups[other]
+    own = _with(groups.get(key), key, group.gpus[address], group.unavailable.get(address, ()))
+    return {**_without(groups, other, address), key: own}
+
+
+def _group_of(groups: CardGroups, key: GroupKey, address: PciAddress) -> GroupKey | None:
+    """Return *key*, or that of another board or none, whose group has the card at *address*."""
+    keys = (key, *(other for other in groups if other._replace(board=key.board) == key))
+    return next((k for k in keys if k in groups and address in groups[k].gpus), None)
+
+
+def _without(groups: CardGroups, key: GroupKey, address: PciAddress) -> dict[GroupKey, GPUGroup]:
+    group, rest = groups[key], {other: groups[other] for other in groups if other != key}
+    gpus = [gpu for gpu in group.gpus.values() if gpu.address != address]
+    for gpu in gpus:
+        rest[key] = _with(rest.get(key), key, gpu, group.unavailable.get(gpu.address, ()))
+    return rest
 
 
 def missing(key: GroupKey, address: PciAddress) -> GPU:
@@ -108,7 +136,7 @@ def report(
     gpu_groups = card_groups.values()
     groups = tuple(
         stats.GroupStats(
-            product=group.product.key,
+            product=key.product,
             architecture=group.product.architecture,
             mode=key.mode,
             total=len(group.gpus),
@@ -136,7 +164,7 @@ def report(
 
 
 def group_key(gpu: GPU, mode: DeliveryMode) -> GroupKey:
-    return GroupKey(gpu.product.vendor_id, gpu.product.product_id, mode)
+    return GroupKey.of_whole(gpu.product, mode)
 
 
 def _with(group: GPUGroup | None, key: GroupKey, gpu: GPU, reasons: Reasons) -> GPUGroup:

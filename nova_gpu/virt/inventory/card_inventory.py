@@ -118,12 +118,24 @@ class CardInventory(Published[GPUGroup, PciAddress]):
         """Update the groups with the result of an inspection, as :func:`card_groups.offered`."""
         with self._lock:
             groups = card_groups.offered(gpus, self._groups, mode, unavailable)
+            groups = self._keeping_recorded(groups)
             self._groups = card_groups.reserving(groups, self._reserved_since)
             if not self._ways.whole.shares_driver:
                 self._most = {
                     key: guest_address_space.most(group.gpus.values(), self._ways.roots)
                     for key, group in groups.items()
                 }
+
+    def keep_recorded(self) -> None:
+        """Move the cards that instances have to the groups of the providers in which they do."""
+        with self._lock:
+            self._groups = self._keeping_recorded(self._groups)
+
+    def _keeping_recorded(self, groups: card_groups.CardGroups) -> card_groups.CardGroups:
+        for key, card in self._recorded(self.provider_uuids):
+            for address in device.cards([card]):
+                groups = card_groups.keeping(groups, key, address)
+        return groups
 
     def reserve(self, reasons: Mapping[PciAddress, Reasons]) -> None:
         """Add *reasons* against cards at once, and to the result of an inspection in progress."""

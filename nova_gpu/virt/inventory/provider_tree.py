@@ -293,17 +293,17 @@ class Providers:
         self._kept = nodename, by_name
 
     def of(self, client: Any, nodename: str, keys: Iterable[GroupKey]) -> dict[GroupKey, str]:
-        """Return the provider UUIDs of the groups in *keys*, from the file or else from Placement.
+        """Return the provider UUIDs of the groups in the file, else in Placement those of *keys*.
 
         The first call without a file waits up to a minute for Placement, later calls do not.
 
         :raises ProvidersUnknown: if there is no file and Placement does not answer
         """
-        named = {key: names.provider_name(nodename, key) for key in keys}
         uuids = self._load(nodename)
         if uuids is None:
-            uuids = self._asked(client, named.values())
-        return {key: uuids[name] for key, name in named.items() if name in uuids}
+            uuids = self._asked(client, [names.provider_name(nodename, key) for key in keys])
+        named = {names.parse_provider_name(nodename, name): uuids[name] for name in uuids}
+        return {key: uuid for key, uuid in named.items() if key is not None}
 
     def _asked(self, client: Any, provider_names: Collection[str]) -> dict[str, str]:
         while True:

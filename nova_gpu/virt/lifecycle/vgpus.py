@@ -87,9 +87,7 @@ class VGPUs:
     def keys(self) -> list[GroupKey]:
         """Return the keys of the vGPU groups, and of the groups that the same cards form whole."""
         whole = (card.gpu.product for card in self.cards.look.cards.values())
-        keys = [
-            GroupKey(dev.vendor_id, dev.product_id, self._discovery.delivery.mode) for dev in whole
-        ]
+        keys = [GroupKey.of_whole(product, self._discovery.delivery.mode) for product in whole]
         return [*self.cards.look.groups, *dict.fromkeys(keys)]
 
     def functions(self) -> frozenset[PciAddress]:

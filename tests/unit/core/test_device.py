@@ -55,6 +55,7 @@ class PciAddressTest(unittest.TestCase):
 
 LXC = GroupKey("10de", "1091", DeliveryMode.LXC)
 PCI = GroupKey("10de", "1091", DeliveryMode.PCI)
+BOARD = PCI._replace(board="10de:157e")
 VGPU = GroupKey("10de", "1bb3", DeliveryMode.VGPU, "nvidia-64")
 
 
@@ -65,6 +66,7 @@ class ProviderNameTest(unittest.TestCase):
         for node, key, name in (
             ("compute1", LXC, "compute1_gpu_10de_1091_lxc"),
             ("compute1", PCI, "compute1_gpu_10de_1091_pci"),
+            ("compute1", BOARD, "compute1_gpu_10de_1091_10de_157e_pci"),
             ("compute1", VGPU, "compute1_gpu_10de_1bb3_vgpu_nvidia-64"),
             ("n" * 201, LXC, "n" * 165 + "_291c4194382c6bd5_gpu_10de_1091_lxc"),
             (longest, LXC, longest + "_gpu_10de_1091_lxc"),
@@ -84,7 +86,7 @@ class ProviderNameTest(unittest.TestCase):
         odd = VGPU._replace(vgpu_type="i915-GVTg_V5_4_gpu_10de_1091_lxc")
         nodes = ("compute1", "node_gpu_10de_1091_lxc", "node_gpu_10de_1bb3_vgpu_a", "n" * 250)
         for node in nodes:
-            for key in (LXC, PCI, VGPU, odd):
+            for key in (LXC, PCI, BOARD, VGPU, odd):
                 name = names.provider_name(node, key)
                 with self.subTest(name=name):
                     self.assertEqual(key, names.parse_provider_name(node, name))
@@ -94,7 +96,7 @@ class ProviderNameTest(unittest.TestCase):
         for name in (
             *("compute1", "compute1_0000:88:00.0", "compute1_gpu_10DE_1091_lxc"),
             *("compute2_gpu_10de_1091_lxc", "compute2_gpu_10de_1091_vgpu_nvidia-64"),
-            *(f"{own}{mode}" for mode in ("lxc_more", "pgpu", "vgpu", "vgpu_")),
+            *(f"{own}{mode}" for mode in ("lxc_more", "pgpu", "vgpu", "vgpu_", "10de_pci")),
         ):
             with self.subTest(name=name):
                 self.assertIsNone(names.parse_provider_name("compute1", name))

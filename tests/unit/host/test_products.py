@@ -36,11 +36,13 @@ class TestShortName(base.BaseTestCase):
 class TestParseOverrides(base.BaseTestCase):
     def test_a_product_and_one_kind_of_board(self) -> None:
         line = "10DE:2335 architecture=Hopper memory_mib=143771 name=H200 SXM = fast"
-        found = products.parse_overrides([line, "10DE:25B6:10de:157E name=A2"])
+        boards = ("10DE:25B6:10de:157E name=A2", "10de:25b6:10DE:14a9 provider=own name=A16")
+        found = products.parse_overrides([line, *boards])
         self.assertEqual(
             {
                 "10de:2335": model.Product("10de", "2335", "H200 SXM = fast", "hopper", 143771),
                 "10de:25b6:10de:157e": model.Product("10de", "25b6", "A2"),
+                "10de:25b6:10de:14a9": model.Product("10de", "25b6", "A16", board="10de:14a9"),
             },
             dict(found),
         )
@@ -61,6 +63,8 @@ class TestParseOverrides(base.BaseTestCase):
             ),
             *((f"10de:2335 {word}", f"'{word}' is not a fact") for word in ("color=red", "fast")),
             ("10de:2335 memory_mib=1 memory_mib=2", "memory_mib is given twice"),
+            ("10de:2335 provider=own", "the line has no subsystem"),
+            ("10de:2335:10de:16c1 provider=all", "'provider=all' is not a fact"),
         ):
             error = self.assertRaises(exception.InvalidOption, products.parse_overrides, [line])
             self.assertEqual(("product", line), (error.option, error.value))

@@ -136,16 +136,18 @@ class TestProducts(DiscoveryTestCase):
 
     def test_whose_word_counts(self) -> None:
         """The operator's for a kind of board, for its product, NVML's, the table's"""
-        board = "10de:2335:10de:16c1 name=Own"
+        board, apart = "10de:2335:10de:16c1 name=Own", "10de:2335:10de:16c1 provider=own"
         other = "10de:2335 architecture=own name=Other"
         for lines, name, architecture in (
             ([], "H200", "nvml"),
             (["10de:2335 architecture=own"], "H200", "own"),
             ([board, other], "Own", "own"),
+            ([apart, other], "Other", "own"),
             ([board.replace("16c1", "16c2"), other], "Other", "own"),
         ):
             (gpu,) = self.discover(overrides=products.parse_overrides(lines))
-            expected = model.Product("10de", "2335", name, architecture, 143771, (9, 0))
+            own = "10de:16c1" if apart in lines else None
+            expected = model.Product("10de", "2335", name, architecture, 143771, (9, 0), own)
             self.assertEqual((expected, "10de:16c1"), (gpu.product, gpu.subsystem))
             self.assertEqual(("GPU-1", 18), (gpu.uuid, gpu.links[0].width))
         self.nvml.return_value = {}

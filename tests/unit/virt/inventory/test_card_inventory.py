@@ -14,6 +14,7 @@ from oslo_utils import uuidutils
 
 from nova_gpu.conf import CONF
 from nova_gpu.core.model import GPU, DeliveryMode, GroupKey, Link
+from nova_gpu.core.scheduling import stats
 from nova_gpu.virt import sets
 from nova_gpu.virt.delivery import guest_address_space, ways
 from nova_gpu.virt.health import failed_starts
@@ -74,6 +75,37 @@ class StockTest(HostTestCase):
         self.publish()
         record = self.tree.data(self.published.provider_uuids[KEY]).inventory["PGPU"]
         self.assertEqual((total, reserved), (record["total"], record["reserved"]))
+
+    def test_boards_that_are_offered_apart_now(self) -> None:
+        """What an instance has stays in its provider, until it is given back."""
+        own = KEY._replace(board="10de:16c0")
+        product = dataclasses.replace(GPUS[0].product, board=own.board)
+        apart = [dataclasses.replace(gpu, product=product) for gpu in GPUS]
+
+        def groups(gpus: list[GPU]) -> dict[GroupKey, list[str]]:
+            self.published.take_in(gpus, DeliveryMode.LXC, {})
+            self.publish()
+            return {key: sorted(map(str, g.gpus)) for key, g in self.published.groups().items()}
+
+        self.assertEqual({KEY: [A, B, C, D]}, groups(GPUS))
+        self.record(first=A)
+        for gpus in (apart, GPUS, apart):
+            expected = {own: [B, C, D], KEY: [A]} if gpus is apart else {KEY: [A, B, C, D]}
+            self.assertEqual(expected, groups(gpus))
+        self.assertInventory(1, 0)
+        told = stats.loads(self.published.report("LXC", stats.NOTHING, stats.UNDIVIDED)).host
+        products = {"10de:1091:10de:16c0": 3, "10de:1091": 1}
+        self.assertEqual(products, {group.product: group.total for group in told.groups})
+        # Before the first inspection of a service that starts has the records
+        self.published.provider_uuids, known = {}, self.published.provider_uuids
+        self.published.take_in(apart, DeliveryMode.LXC, {})
+        self.assertEqual({own}, set(self.published.groups()))
+        self.published.provider_uuids = known
+        self.published.keep_recorded()
+        self.assertEqual({own, KEY}, set(self.published.groups()))
+        self.record()
+        self.assertEqual({own: [A, B, C, D]}, groups(apart))
+        self.assertInventory(1, 1)
 
     def test_claims_get_what_is_near(self) -> None:
         """The room in one guest is looked up with the host, and not at each claim."""
