@@ -46,8 +46,8 @@ class _Choice(NamedTuple):
     spec: weakref.ref[objects.RequestSpec] | None = None
 
     def is_of(self, spec: objects.RequestSpec | None) -> bool:
-        """Return whether it is of further instances of the request *spec*."""
-        return self.spec is not None and self.spec() is spec
+        """Return whether it is of further instances of *spec*, or of a request that has ended."""
+        return self.spec is not None and ((own := self.spec()) is None or own is spec)
 
 
 class Taken:

@@ -108,15 +108,15 @@ def refuse_traits_alone(extra_specs: Mapping[str, str]) -> None:
     having = suffixes(extra_specs)
     for key, verdict in extra_specs.items():
         match = _KEY.fullmatch(key)
-        if match and match[1] == "trait" and match[2] and match[2] not in having:
-            # Nova ignores other values.
-            if verdict in ("required", "forbidden"):
-                raise exception.InvalidExtraSpec(
-                    key,
-                    verdict,
-                    f"its request group asks for no resource (resources{match[2]}:)",
-                    f"trait:{match[3]}, or resources{match[2]}: as well",
-                )
+        # Nova ignores other values.
+        is_stated = match and match[1] == "trait" and verdict in ("required", "forbidden")
+        if match and is_stated and match[2] and match[2] not in having:
+            raise exception.InvalidExtraSpec(
+                key,
+                verdict,
+                f"its request group asks for no resource (resources{match[2]}:)",
+                f"trait:{match[3]}, or resources{match[2]}: as well",
+            )
 
 
 def agreeing(
