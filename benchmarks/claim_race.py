@@ -96,7 +96,7 @@ class _RandomWeigher(GPUWeigher):
         super().__init__()
         self._turns = _RandomTurns(chance)
 
-    def _taken(self, request: object) -> recent_choices.Taken:
+    def _taken(self, request: object, spec: object) -> recent_choices.Taken:
         return self._turns
 
 

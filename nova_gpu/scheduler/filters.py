@@ -69,12 +69,17 @@ class GPUFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):  # type: 
 
         :raises NoValidHost: if GPUs are free only on boards with NVSwitches, and not as a partition
             of the requested size; otherwise the claims would fail on one host after another,
-            without a reason for the user
+            without a reason for the user. For an instance without GPUs: if all hosts keep what
+            they have left for their GPUs
         """
         request = requested_gpus.from_spec(spec_obj)
-        passing = filter(self._judge(spec_obj, request), filter_obj_list)
+        there = list(filter_obj_list)
+        passing = filter(self._judge(spec_obj, request), there)
         if request.flavor.is_cpu_only:
-            return passing
+            able = list(passing)
+            if not able:
+                _tell_that_gpus_need_it(spec_obj, request.flavor, there)
+            return iter(able)
         hosts = in_its_own_order(passing, spec_obj)
         if hosts and not utils.request_is_rebuild(spec_obj) and (whole := request.flavor.whole):
             _require_partition(spec_obj, whole, hosts)
@@ -187,6 +192,20 @@ def _without_gpus(
         return _stranded(host_state, spec, report) if report.reserved_per_free_gpu else None
 
     return why_not
+
+
+def _tell_that_gpus_need_it(
+    spec: objects.RequestSpec, request: FlavorRequest, hosts: Sequence[HostState]
+) -> None:
+    """Refuse an instance without GPUs with a reason, if each of *hosts* keeps it off its GPUs."""
+    # Not for multi-create: after an error Nova would keep the claims of the earlier instances.
+    if multi_create.has(spec) or utils.request_is_rebuild(spec):
+        return
+    why_not = _without_gpus(spec, request)
+    if hosts and all(why_not(host) for host in hosts):
+        raise nova_exception.NoValidHost(
+            reason="the hosts with room keep it for instances with GPUs"
+        )
 
 
 def _stranded(host_state: HostState, spec: objects.RequestSpec, report: Report) -> str | None:

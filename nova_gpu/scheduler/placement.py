@@ -28,7 +28,8 @@ from nova_gpu.core.scheduling.reasons import Supply
 _VERSION = report.SAME_SUBTREE_VERSION
 # The default of Nova's [scheduler]max_placement_results
 _MOST_CANDIDATES = 1000
-# The number of candidates that are looked at where some nodes do not count
+# The number of candidates that are looked at, and where some nodes do not count
+_FEW = 4
 _MOST_OF_IGNORED = 100
 # With more groups than this the reason of a refusal does not count GPUs. Each group costs two
 # requests to Placement, one after another, and a user can cause refusals as often as they like.
@@ -80,16 +81,25 @@ ANYWHERE = Scope()
 def has_candidate(
     context: nova_context.RequestContext, querystring: str, ignored: Collection[str] = ()
 ) -> bool:
-    """Return whether Placement has an allocation candidate for the query.
+    """Return whether Placement has an allocation candidate for the query, as :func:`nodes`."""
+    found = nodes(context, querystring, ignored)
+    return found is None or bool(found)
 
-    Return ``False`` if the query names a trait that Placement does not know. If that is the trait
-    of drained hosts, which every query names, it is created again first.
+
+def nodes(
+    context: nova_context.RequestContext, querystring: str, ignored: Collection[str] = ()
+) -> frozenset[str] | None:
+    """Return the UUIDs of the nodes with an allocation candidate for the query.
+
+    Those of shared providers are among them. Return ``None`` if there are too many to know all.
+    Return none if the query names a trait that Placement does not know. If that is the trait of
+    drained hosts, which every query names, it is created again first.
 
     :param querystring: the query of a nova.scheduler.utils.ResourceRequest, which is sent
         :func:`narrowed`
     :param ignored: the UUIDs of nodes whose candidates do not count
     """
-    limit = _MOST_OF_IGNORED if ignored else 1
+    limit = _MOST_OF_IGNORED if ignored else _FEW
     url = f"/allocation_candidates?{narrowed(querystring, limit)}"
     unknown: dict[str, Any] = {"allocation_requests": []}
     answer = _get(context, url, unknown_trait=unknown)
@@ -98,14 +108,14 @@ def has_candidate(
         make_trait(context, names.DRAINED)
         answer = _get(context, url, unknown_trait=unknown)
     candidates = answer["allocation_requests"]
-    if not ignored or len(candidates) == limit:
-        return bool(candidates)
+    if len(candidates) == limit:
+        return None
     roots = {
         answer["provider_summaries"][uuid]["root_provider_uuid"]
         for candidate in candidates
         for uuid in candidate["allocations"]
     }
-    return not roots <= set(ignored)
+    return frozenset(roots - set(ignored))
 
 
 def room(context: nova_context.RequestContext, querystring: str, resource_class: str) -> int | None:

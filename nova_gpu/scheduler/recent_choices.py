@@ -12,14 +12,17 @@ from __future__ import annotations
 import collections
 import contextlib
 import time
+import weakref
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from nova import objects
 from nova.scheduler.host_manager import HostState
 
 from nova_gpu.core.flavor.request import GPURequest, Request
 from nova_gpu.core.scheduling import fit
 from nova_gpu.core.scheduling.stats import Report
+from nova_gpu.scheduler import multi_create
 
 # A host reports within this time, because Nova's period is a minute.
 _LASTS_S = 90.0
@@ -37,20 +40,30 @@ class _Choice(NamedTuple):
     report: Report
     # The devices of the kind that are to be free once the host has claimed those of all requests
     left: int
+    # Whether another process was sending instances there, too
+    anothers: bool = False
+    # Of further instances of a multi-create request: its RequestSpec; else None
+    spec: weakref.ref[objects.RequestSpec] | None = None
+
+    def is_of(self, spec: objects.RequestSpec | None) -> bool:
+        """Return whether it is of further instances of *spec*, or of a request that has ended."""
+        return self.spec is not None and ((own := self.spec()) is None or own is spec)
 
 
 class Taken:
     """The requests that recent choices sent to each host and its report does not show."""
 
-    def __init__(self, choices: Choices, resource_class: str = "") -> None:
-        """Store what the choices are at present, for a request for *resource_class*."""
+    def __init__(
+        self, choices: Choices, resource_class: str = "", spec: objects.RequestSpec | None = None
+    ) -> None:
+        """Store what the choices are at present, for the request *spec* for *resource_class*."""
         self._choices = choices
         self._now = time.monotonic()
         lately = choices.lately(self._now)
         self._in_burst = any(self._now - choice.made_at < _BURST_S for choice in lately[-1:])
         self._by_host: dict[str, list[_Choice]] = {}
         for choice in lately:
-            if choice.request.resource_class == resource_class:
+            if choice.request.resource_class == resource_class and not choice.is_of(spec):
                 self._by_host.setdefault(choice.host_uuid, []).append(choice)
 
     def __bool__(self) -> bool:
@@ -77,11 +90,15 @@ class Taken:
     def is_anothers(self, host: HostState, report: Report) -> bool:
         """Return whether another process is sending instances to *host* in a burst of requests.
 
-        That is so if the report has just changed without a choice of this process. To send more
-        there would cost both processes claims.
+        That is so if the report has just changed without a choice of this process, or has fewer
+        cards free than its choices leave. To send more there would cost both processes claims.
         """
         changed = self._choices.changed(host, report, self._now)
-        return changed and self._in_burst and host.uuid not in self._by_host
+        if not self._in_burst or host.uuid not in self._by_host:
+            return changed and self._in_burst
+        own = self._by_host[host.uuid][-1]
+        fewer = isinstance(own.request, GPURequest) and _free(own.request, report) < own.left
+        return own.anothers or fewer
 
     def turn(self, unreported: int, place: int) -> tuple[int, int]:
         """Return the rank of a host among otherwise equal hosts; lower is better.
@@ -121,21 +138,48 @@ class Choices:
         report: Report,
         request: Request,
         before: Sequence[Request] = (),
+        *,
+        anothers: bool = False,
     ) -> None:
         """Add the choice of *host* for an instance, unless a recent one exists for the instance.
 
         :param report: the host's report at the time of the choice
         :param before: the requests that the report does not show, from :meth:`Taken.of`
+        :param anothers: the result of :meth:`Taken.is_anothers`
         """
         now = time.monotonic()
         # Nova weighs hosts again for the alternates of the last instance of a request.
         if all(choice.instance_uuid != instance_uuid for choice in self.lately(now)):
             left = _free(request, report) - sum(other.count for other in (*before, request))
-            made = _Choice(now, instance_uuid, host.uuid, request, report, left)
+            made = _Choice(now, instance_uuid, host.uuid, request, report, left, anothers)
+            self._made.append(made)
+
+    def expect(
+        self, spec: objects.RequestSpec, host: HostState, report: Report, request: Request
+    ) -> None:
+        """Note that further instances of a multi-create request will follow to *host*.
+
+        Other requests then go elsewhere; they would drive each other from host to host.
+        """
+        if not multi_create.has(spec):
+            return
+        for choice in self._made.copy():
+            if choice.is_of(spec):
+                self.drop(choice)
+        of_host = Taken(self, request.resource_class).of(host, report)
+        free = _free(request, report) - sum(other.count for other in of_host)
+        rest = spec.num_instances - 1 - multi_create.on(host)
+        now, reference = time.monotonic(), weakref.ref(spec)
+        for n in range(1, 1 + min(rest, free // request.count)):
+            left = free - n * request.count
+            made = _Choice(now, "", host.uuid, request, report, left, spec=reference)
             self._made.append(made)
 
     def drop(self, choice: _Choice) -> None:
-        """Forget *choice*, which a report shows: the next report may equal the one before it."""
+        """Forget *choice*.
+
+        Choices that a report shows are dropped because the next report may equal the one before it.
+        """
         with contextlib.suppress(ValueError, IndexError):  # another thread was faster
             self._made.remove(choice)
 

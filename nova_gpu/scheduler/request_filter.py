@@ -8,6 +8,7 @@ that they add.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from urllib import parse
 
@@ -32,10 +33,13 @@ from nova_gpu.scheduler import (
     placement,
     quota_check,
     requested_gpus,
+    services,
 )
 
 LOG = logging.getLogger(__name__)
 
+# What Placement says of a query that names a resource class that does not exist
+_UNKNOWN_CLASS = re.compile("No such resource class ([A-Z0-9_]+)")
 _NONE_FITS = Reason.of_both("no GPU satisfies the flavor")
 
 
@@ -123,7 +127,8 @@ def gpu_candidates_filter(
         reason = _why_not(ctxt, request_spec, flavor.requests) if flavor.requests else None
     except exception.PlacementFailed as e:
         LOG.warning("Cannot tell whether a host has the requested GPUs, leaving it to Nova: %s", e)
-        reason = None
+        unknown = _UNKNOWN_CLASS.search(str(e))
+        reason = Reason.of_both(f"no host has {unknown[1]}") if unknown else None
     if reason:
         raise refusal(ctxt, request_spec, reason, flavor.whole)
     return bool(flavor.requests)
@@ -143,7 +148,11 @@ def _why_not(
     )
     wanted, unpinned = _wanted(request_spec, in_tree)
     querystring = wanted.to_querystring()
-    if placement.has_candidate(ctxt, querystring, ignored):
+    nodes = placement.nodes(ctxt, querystring, ignored)
+    if nodes is None or nodes:
+        # Nova starts instances on a forced host whatever its state is.
+        if nodes and not _is_forced(request_spec) and services.are_down(ctxt, nodes):
+            return reasons.closed(requests[0], reasons.DOWN, bound=in_tree is not None)
         instances = multi_create.to_create(ctxt, request_spec)
         if instances < 2:
             return None
@@ -221,6 +230,10 @@ def _permitted_node(ctxt: nova_context.RequestContext, spec: objects.RequestSpec
         if named:
             return _node(ctxt, str(named))
     return None
+
+
+def _is_forced(spec: objects.RequestSpec) -> bool:
+    return any(field in spec and getattr(spec, field) for field in ("force_hosts", "force_nodes"))
 
 
 def _node(ctxt: nova_context.RequestContext, name: str) -> str | None:

@@ -82,7 +82,7 @@ class GPUWeigher(weights.BaseHostWeigher):  # type: ignore[misc]
             raw = without_gpus(hosts, weight_properties)
             multiplied = _multiplied(hosts, raw, "gpu_host_weight_multiplier")
             return _policy_first(multiplied, policy) if policy else multiplied
-        taken = self._taken(request)
+        taken = self._taken(request, weight_properties)
         raw = with_gpus(hosts, request, taken, policy)
         multiplied = _multiplied(hosts, raw, "gpu_weight_multiplier")
         # Each pair has the sum of the weights of the weighers before. A weigher that runs later may
@@ -95,8 +95,8 @@ class GPUWeigher(weights.BaseHostWeigher):  # type: ignore[misc]
         self._note(best[0], request, weight_properties, taken)
         return multiplied
 
-    def _taken(self, request: Request) -> Taken:
-        return Taken(self._choices, request.resource_class)
+    def _taken(self, request: Request, spec: objects.RequestSpec) -> Taken:
+        return Taken(self._choices, request.resource_class, spec)
 
     def _note(
         self, best: HostState, request: Request, spec: objects.RequestSpec, taken: Taken
@@ -104,7 +104,9 @@ class GPUWeigher(weights.BaseHostWeigher):  # type: ignore[misc]
         """Record the choice of the host that has the largest weight after this weigher."""
         if "instance_uuid" in spec and (report := _report(best)):
             since = taken.of(best, report)
-            self._choices.add(spec.instance_uuid, best, report, request, since)
+            uuid, anothers = spec.instance_uuid, taken.is_anothers(best, report)
+            self._choices.add(uuid, best, report, request, since, anothers=anothers)
+            self._choices.expect(spec, best, report, request)
 
     def _weigh_object(self, host_state: HostState, request_spec: objects.RequestSpec) -> float:
         raise NotImplementedError("hosts are ranked against each other, not weighed one by one")
@@ -162,14 +164,15 @@ def with_gpus(
         # because other requests took the rest.
         refused = before and host is not last and not spread
         # The number of instances distinguishes equal hosts until their next report.
+        # Spread requests meet on no host. And Nova calls no weigher for a single host, so that this
+        # process's own choice of it may seem another's.
+        anothers = not spread and taken.is_anothers(host, report)
         ranks.append(
             (
                 _full(reported[0], refused or assumed[0]),
                 policy[place] if policy else 0,
-                # Spread requests meet on no host. And Nova calls no weigher for a single host, so
-                # that this process's own choice of it may seem another's.
-                not spread and taken.is_anothers(host, report),
-                *assumed[1:],
+                anothers,
+                *(rank.near_only(request, assumed) if anothers else assumed[1:]),
                 *taken.turn(sum(other.count for other in since), place),
                 host.num_instances if spread else 0,
             )

@@ -273,7 +273,9 @@ class FlavorRequest:
         :raises InvalidExtraSpec: with the property and the reason
         """
         request_group.refuse_line_feeds(self.extra_specs)
-        _ = self.requests, self.hypervisor
+        if self.requests:
+            request_group.refuse_traits_alone(self.extra_specs)
+        _ = self.hypervisor
 
     @functools.cached_property
     def option_rom(self) -> bool:

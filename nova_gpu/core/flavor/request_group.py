@@ -100,6 +100,25 @@ def refuse_line_feeds(extra_specs: Mapping[str, str]) -> None:
             )
 
 
+def refuse_traits_alone(extra_specs: Mapping[str, str]) -> None:
+    """Refuse traits of a request group that requests no resource: Placement refuses the query.
+
+    :raises InvalidExtraSpec: if there is one
+    """
+    having = suffixes(extra_specs)
+    for key, verdict in extra_specs.items():
+        match = _KEY.fullmatch(key)
+        # Nova ignores other values.
+        is_stated = match and match[1] == "trait" and verdict in ("required", "forbidden")
+        if match and is_stated and match[2] and match[2] not in having:
+            raise exception.InvalidExtraSpec(
+                key,
+                verdict,
+                f"its request group asks for no resource (resources{match[2]}:)",
+                f"trait:{match[3]}, or resources{match[2]}: as well",
+            )
+
+
 def agreeing(
     extra_specs: Mapping[str, str], word: str, stated: int | None, resource_class: str
 ) -> dict[str, GroupRequest]:

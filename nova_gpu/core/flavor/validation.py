@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping
 
 from nova_gpu.core import exception, names
-from nova_gpu.core.flavor import extra_spec, parsers, preemptible, query
+from nova_gpu.core.flavor import extra_spec, parsers, preemptible, query, request_group
 from nova_gpu.core.flavor.request import FlavorRequest
 
 # Valid values of properties without which a preemptible instance would keep its GPUs.
@@ -17,6 +18,10 @@ _NAMESPACE = f"{names.MODEL.partition(':')[0]}:"
 # cpu_arch, which are others' properties.
 _ALIKE = 0.8
 _STEMS = ("gpu", names.HYPERVISOR)
+# What is written for gpus and resources:PGPU, which difflib does not find
+_COUNTS = re.compile(
+    r"\s*((n|num|number)_?(of_)?gpus?|gpus?_?(n|num|number|count)|resources?\w*:p?gpus?)\s*", re.I
+)
 
 
 def is_own(key: str) -> bool:
@@ -81,7 +86,9 @@ def _misspelt(extra_specs: Mapping[str, str]) -> Iterator[str]:
         lower = key.lower()
         alike = difflib.get_close_matches(lower, extra_spec.NAMES, n=1, cutoff=_ALIKE)
         alike *= any(stem in lower for stem in _STEMS)
-        if key.startswith(_NAMESPACE) or (alike and ":" not in key):
+        if _COUNTS.fullmatch(key) and not request_group.ask_for_gpus({key: value}):
+            yield _told(key, value, f"unknown property; did you mean {names.GPUS}?")
+        elif key.startswith(_NAMESPACE) or (alike and ":" not in key):
             hint = f"did you mean {alike[0]}?" if alike else f"there are: {', '.join(_ours())}"
             yield _told(key, value, f"unknown property; {hint}")
 

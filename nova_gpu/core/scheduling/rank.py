@@ -63,6 +63,14 @@ def rank(request: Request, report: Report, distribution: Distribution) -> Rank:
     return (full, apart, *far, *cost[0::2], -left, *cost[1::2])
 
 
+def near_only(request: Request, order: Rank) -> Rank:
+    """Return of a rank what a flavor asks for: the second and the third number.
+
+    By the others several schedulers would send their instances to the same host, the fullest.
+    """
+    return order[1:4] if isinstance(request, GPURequest) else ()
+
+
 def of_groups(request: GPURequest, report: Report, amounts: Mapping[int, int]) -> tuple[_Part, ...]:
     """Return a key that sorts ways to serve *request* on one host; lower is better.
 

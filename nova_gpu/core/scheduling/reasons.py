@@ -26,8 +26,14 @@ _LISTED = (names.TRAIT_ARCHITECTURE, names.TRAIT_MODEL, names.TRAIT_VGPU_TYPE, n
 _OTHERWISE = {names.RESOURCE_CLASS: "in parts, as vGPUs", names.VGPU_RESOURCE_CLASS: "whole"}
 # The prefixes of traits that every group of a resource class has
 _SIGNS = {names.RESOURCE_CLASS: names.TRAIT_GPU, names.VGPU_RESOURCE_CLASS: names.TRAIT_VGPU_TYPE}
+# The key below for hosts whose compute service is down, which have no trait
+DOWN = "down"
 # What hosts do, and the one that was asked for, that are closed by a trait that begins so
 _CLOSED = {
+    DOWN: (
+        "take no new instance: their compute service is down",
+        "takes no new instance: its compute service is down",
+    ),
     names.DRAINED: (
         "are drained and take no new instance with GPUs",
         "is drained: it takes no new instance with GPUs",
@@ -242,13 +248,14 @@ def too_few(request: Request, instances: int, most: int | None) -> Reason | None
 def closed(request: Request, prefix: str, *, bound: bool = False) -> Reason:
     """Return a reason that says: only hosts that are closed to the request have free GPUs.
 
-    :param prefix: the prefix of the traits that close them, DRAINED or KEPT_UNTIL
+    :param prefix: the prefix of the traits that close them, such as DRAINED, or DOWN
     """
     hosts, host = _CLOSED[prefix]
     if bound:
         return Reason.of_both(f"the requested host {host}")
+    verb = "is" if request.count == 1 else "are"
     return Reason.of_both(
-        f"{summary.all_of(request)} asked for are free only on hosts that {hosts}"
+        f"{summary.all_of(request)} asked for {verb} free only on hosts that {hosts}"
     )
 
 

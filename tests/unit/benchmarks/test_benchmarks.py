@@ -12,7 +12,7 @@ import fixtures
 from nova.scheduler.weights import ram
 from oslotest import base
 
-from benchmarks import board_race, vgpus
+from benchmarks import board_race, packing, vgpus
 from nova_gpu.scheduler.weights import GPUWeigher
 
 
@@ -41,3 +41,17 @@ class RatiosTest(base.BaseTestCase):
         # By other orders of the hosts 2 to 13 times as many
         self.assertGreater(other.refused, 2 * ours.refused)
         self.assertGreater(ours.instances, 100)
+
+    def test_packs_better_than_nova(self) -> None:
+        """Of 8 hosts, 4 of which could be left whole"""
+        for stream, way, schedulers, least in (
+            ("cards", "one", 1, 1),
+            ("cards", "50", 3, 2),  # each process fills a host of its own
+            ("others", "one", 1, 0),
+            ("vgpus", "multi", 1, 0),
+        ):
+            ours, other = (
+                packing.fill(8, stream, way, schedulers, ours=ours) for ours in (True, False)
+            )
+            with self.subTest(stream=stream, way=way, schedulers=schedulers):
+                self.assertGreaterEqual(ours.fits, max(other.fits, ours.best - least))

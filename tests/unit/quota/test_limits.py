@@ -37,6 +37,12 @@ class LimitsTest(base.BaseTestCase):
 
     def test_what_is_over_or_unknown(self) -> None:
         lost = nova_exception.UsagesRetrievalFailed("a-project")
+        # Keystone's other model, which oslo.limit does not know: Nova's API refuses it, too.
+        two_levels = ValueError("enforcement model strict_two_level is not supported")
+        with mock.patch("oslo_limit.limit.Enforcer", side_effect=two_levels):
+            refused = self.assertRaises(exception.QuotaExceeded, self.judge, 0, 1)
+        self.assertIn(str(two_levels), str(refused))
+        self.assertNotIn("model", refused.user_text)
         for used, more, said in (
             (2, 2, "quota of class:PGPU is 3, 2 in use, and 2 more asked for"),
             (4, 0, "quota of class:PGPU is 3, 4 in use, and 0 more asked for"),

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from nova import exception as nova_exception
 from nova import test
 from nova.scheduler import host_manager
 from oslo_utils import uuidutils
@@ -138,6 +139,12 @@ class CPUOnlyTest(test.NoDBTestCase):
         for state in (cpu_host(), cpu_host(0), broken):
             self.assertFalse(self.passes(state))
         self.assertTrue(self.passes(cpu_host(None)))
+        # Told, but for several at once, of which Nova has claimed some by then
+        spec, said = request_spec({}), "the hosts with room keep it for instances with GPUs"
+        with self.assertRaisesRegex(nova_exception.NoValidHost, said):
+            GPUFilter().filter_all([cpu_host(), broken], spec)
+        spec.num_instances = 2
+        self.assertEqual([], [*GPUFilter().filter_all([cpu_host()], spec)])
         for specs in (
             {"pci_passthrough:alias": "a1:1"},
             {"resources:VGPU": "1"},

@@ -8,6 +8,7 @@ from urllib import parse
 
 import fixtures
 from keystoneauth1 import exceptions as ks_exc
+from nova import context as nova_context
 from nova import exception as nova_exception
 from nova import objects, test
 from nova.scheduler import request_filter, utils
@@ -163,6 +164,38 @@ class ReasonTest(RequestFilterTestCase):
         spec.root_forbidden.add("COMPUTE_STATUS_DISABLED")
         self.check(spec, "free only on hosts that take no new instance: their compute service is")
 
+    def test_services_that_are_down(self) -> None:
+        """They are named if no other host has the GPUs, but for a host that is forced."""
+        for number in range(2):
+            host = self.placement.add_host(f"host{number}")
+            self.placement.add_group(host, 8)
+            self.services[host] = bool(number)
+        spec = request_spec({"gpus": "1"})
+        self.check(spec, None)
+        self.services[host] = False
+        said = "1 GPU asked for is free only on hosts that take no new instance: their compute "
+        self.check(spec, f"{said}service is down")
+        spec.requested_destination = objects.Destination(host="host1")
+        self.check(spec, "the requested host takes no new instance: its compute service is down")
+        spec = request_spec({"gpus": "1"})
+        spec.force_hosts = ["host1"]
+        self.check(spec, None)
+        with fixtures.MonkeyPatch(
+            "nova.context.scatter_gather_all_cells",
+            lambda *args: {"1": [False], "2": nova_context.did_not_respond_sentinel},
+        ):
+            self.check(request_spec({"gpus": "1"}), None)
+
+    def test_what_placement_refuses(self) -> None:
+        self.placement.add_group(self.placement.add_host("host1"), 8)
+        for specs, said in (
+            ({"resources:CUSTOM_NOTHING": "1"}, "no host has CUSTOM_NOTHING"),
+            ({f"trait1:{FERMI}": "required"}, "its request group asks for no resource"),
+        ):
+            with self.subTest(specs):
+                self.assertIn(said, self.refusal({"gpus": "1"} | specs))
+        self.run_filter({"gpus": "1", f"trait1:{FERMI}": "preferred"})
+
     def test_gpus_are_free_but_in_another_zone(self) -> None:
         self.placement.add_group(self.placement.add_host("host1", aggregates=[uuids.one]), 8)
         small = self.placement.add_host("host2", aggregates=[uuids.two])
@@ -262,7 +295,7 @@ class DrainedTest(RequestFilterTestCase):
         self.assertEqual({self.of_second}, self.taken(self.run_filter({"gpus": "= 2"})))
         self.assertEqual({self.of_second}, self.taken(self.run_filter({"resources:PGPU": "2"})))
         self.assertIn(
-            "Scheduling failed: 1 vGPU asked for are free only on hosts that are drained",
+            "Scheduling failed: 1 vGPU asked for is free only on hosts that are drained",
             self.refusal({"vgpus": "1"}),
         )
         self.assertEqual(2, len(self.candidates(self.run_filter({}))))

@@ -67,6 +67,11 @@ class MistakesTest(unittest.TestCase):
     def test_misspelt(self) -> None:
         for key, text in (
             ("gpu", "did you mean gpus?"),
+            ("gpu_count", "did you mean gpus?"),
+            ("num_gpus", "did you mean gpus?"),
+            ("resource:PGPU", "did you mean gpus?"),
+            ("resources:GPU", "did you mean gpus?"),
+            ("resources:PGPU ", "did you mean gpus?"),
             ("GPU_Arch", "did you mean gpu_arch?"),
             ("gpu:modle", "did you mean gpu:model?"),
             ("gpu:nothing_like_it", "there are: gpu:distribution, gpu:guest_topology"),
