@@ -150,11 +150,15 @@ class VFIOTestCase(unittest.TestCase):
 
     def be_stock_only(self) -> None:
         """Become a cloud in which nova-gpu never was; nova-compute does not run."""
-        for provider in self.cloud._get_all_providers():
-            if "_gpu_" in provider["name"]:
-                self.cloud.placement.delete(f"/resource_providers/{provider['uuid']}")
+        self.without_providers("_gpu_")
         for kept in self.cloud.kept.values():
             kept.forget_nova_gpu()
+
+    def without_providers(self, part: str) -> None:
+        """Remove those with *part* in their names; nova-compute, which may cache them, is dead."""
+        for provider in self.cloud._get_all_providers():
+            if part in provider["name"]:
+                self.cloud.placement.delete(f"/resource_providers/{provider['uuid']}")
 
     def bring_back(self, card: str) -> None:
         """A card that was taken off the bus"""
