@@ -17,8 +17,8 @@ from nova.tests.functional import integrated_helpers
 from nova.tests.functional.api import client
 
 from nova_gpu.conf import CONF
-from tests.cloud import leftovers, oracle, snapshot
 from tests.cloud import fixtures as cloud_fixtures
+from tests.cloud import leftovers, oracle, snapshot
 from tests.fixtures import cells, shutdown
 
 IMAGE = "155d900f-4e14-4e4c-a73d-069cbf4541e6"  # image1 of Nova's GlanceFixture

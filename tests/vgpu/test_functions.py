@@ -21,19 +21,12 @@ class FunctionsTest(base.VFIOTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.assertEqual([], self.host.parts(cards.DIVIDED))
-        self.addCleanup(self.undivide)
         self.pretend(PRETENDED, cards.DIVIDED)
+        self.addCleanup(self.host.without_parts, cards.DIVIDED)
         self.addCleanup(self.cloud._delete_everything)
         # With [gpu]virtual_functions, which now finds a card.
         self.cloud.restart_compute()
         self.functions = self.host.parts(cards.DIVIDED)
-
-    def undivide(self) -> None:
-        """Take the functions away, which would stay in Placement, reserved."""
-        self.cloud.kill_compute()
-        self.host.without_parts(cards.DIVIDED)
-        self.without_providers("_vgpu_vf")
-        self.cloud.start_compute()
 
     def drivers(self) -> list[str | None]:
         return [self.host.driver(each) for each in self.functions]
