@@ -12,7 +12,7 @@ from typing import Any
 from nova import context as nova_context
 from nova import objects
 
-from tests.cloud import expected, leftovers, oracle, snapshot
+from tests.cloud import leftovers, oracle, snapshot
 from tests.fixtures import economy
 
 _QUIET_S = 30.0
@@ -56,12 +56,9 @@ class LeavesNothing:
         return oracle.differences(None, oracle.read(self))
 
     def expect_known(self: Any, found: Iterable[oracle.Difference]) -> None:
-        """Expect no difference but those that the test or the list of known ones names."""
-        known = {*self.leaves, *expected.kinds(self.id())}
-        unexpected = [each for each in found if each.kind not in known]
+        """Expect no difference but those that the test names."""
+        unexpected = [each for each in found if each.kind not in self.leaves]
         self.assertEqual([], sorted({str(each) for each in unexpected}))
-        gone = sorted(expected.of_test(self.id()).keys() - {each.kind for each in found})
-        self.assertEqual([], gone, f"no longer differs: take it out of {expected.FILE.name}")
 
     def delete_everything(self: Any) -> None:
         """As users would, while all hosts are up"""

@@ -41,6 +41,7 @@ class VFIOTestCase(unittest.TestCase):
     maxDiff = None
     # By the kind of a difference: why the test's very point is to leave it
     leaves: Mapping[str, str] = types.MappingProxyType({})
+    _pretends = False
 
     def setUp(self) -> None:
         self.cloud = cloud.current
@@ -135,10 +136,30 @@ class VFIOTestCase(unittest.TestCase):
     # The host
 
     def pretend(self, attributes: Mapping[str, str], *addresses: str) -> None:
-        """Let functions say these things of themselves in sysfs, until the test ends."""
+        """Let functions say these things of themselves in sysfs, until the test ends.
+
+        What the host then no longer has would stay in Placement, reserved.
+        """
+        if not self._pretends:
+            self._pretends = True
+            self.addCleanup(self._forget_groups)
         for address in addresses:
             self.host.pretend(address, attributes)
             self.addCleanup(self.host.own_up, address, list(attributes))
+
+    def _forget_groups(self) -> None:
+        """Restart nova-compute of the only host without what Placement has of its GPUs.
+
+        It can be removed only while nova-compute, which caches it, does not run.
+        """
+        self.cloud.kill_compute()
+        self._remove_providers("gpu_")
+        self.cloud.start_compute()
+
+    def _remove_providers(self, part: str) -> None:
+        for provider in self.cloud._get_all_providers():
+            if part in provider["name"]:
+                self.cloud.placement.delete(f"/resource_providers/{provider['uuid']}")
 
     def become_tree(self, held: Sequence[str]) -> None:
         """Let these be cards until the test ends, of which nothing is mapped into a guest."""
@@ -150,9 +171,7 @@ class VFIOTestCase(unittest.TestCase):
 
     def be_stock_only(self) -> None:
         """Become a cloud in which nova-gpu never was; nova-compute does not run."""
-        for provider in self.cloud._get_all_providers():
-            if "_gpu_" in provider["name"]:
-                self.cloud.placement.delete(f"/resource_providers/{provider['uuid']}")
+        self._remove_providers("_gpu_")
         for kept in self.cloud.kept.values():
             kept.forget_nova_gpu()
 

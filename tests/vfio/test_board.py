@@ -35,14 +35,13 @@ _DOCUMENTED = pathlib.Path(__file__).parents[2] / "doc/source/admin/host-check/p
 class BoardTest(base.VFIOTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.addCleanup(self.cloud.restart_compute)
+        self.pretend(_H100, *cards.BOARD)
+        self.pretend(_NVSWITCH, cards.NETWORK)
         self.addCleanup(self.cloud.flags, product_ids=[], group="gpu")
         out = str(self.cloud.vms[wire.HOST].out)
         library = self.enterContext(nvml.Library(*partitions.nvml_cards(MODULES), below=out))
         self.manager = self.enterContext(nvfm.FabricManager(partitions.H100, below=out))
         self.tell({**library.environment, **self.manager.environment}, out)
-        self.pretend(_H100, *cards.BOARD)
-        self.pretend(_NVSWITCH, cards.NETWORK)
         driver = modules.FUNCTIONS.stem
         self.addCleanup(self.host.unload, driver)
         self.host.load(driver)

@@ -21,9 +21,8 @@ class FunctionsTest(base.VFIOTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.assertEqual([], self.host.parts(cards.DIVIDED))
-        self.addCleanup(self.cloud.restart_compute)
-        self.addCleanup(self.host.without_parts, cards.DIVIDED)
         self.pretend(PRETENDED, cards.DIVIDED)
+        self.addCleanup(self.host.without_parts, cards.DIVIDED)
         self.addCleanup(self.cloud._delete_everything)
         # With [gpu]virtual_functions, which now finds a card.
         self.cloud.restart_compute()
