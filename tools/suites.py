@@ -127,11 +127,25 @@ SUITES = {
     "takeover": Suite((f"{_VFIO} --limit-s 4500",), "vm", "-k", long=""),
     "unit": Suite((_stestr("unit"),), pick="", short=""),
     "matrix": Suite(
-        ("python -m tests.matrix --jobs 1 --seconds 120 --seed {seed}",), pick="-k", short=""
+        (
+            "python -m tests.matrix --jobs 1 --seconds 150 --seed {seed} "
+            "--with-tenants --seeds 1 --steps 8",
+        ),
+        pick="-k",
+        short="",
     ),
     "matrix-pairs": Suite(("python -m tests.matrix --pairs",), pick="-k", long=""),
-    "matrix-calls": Suite(("python -m tests.matrix --calls",), pick="-k", long=""),
-    "matrix-triples": Suite(("python -m tests.matrix --triples",), pick="-k", long=""),
+    "matrix-calls": Suite(
+        ("python -m tests.matrix --calls --seconds 4200 --seed {seed}",), pick="-k", long=""
+    ),
+    "matrix-triples": Suite(
+        ("python -m tests.matrix --triples --seconds 4200 --seed {seed}",), pick="-k", long=""
+    ),
+    "tenants": Suite(
+        ("python -m tests.matrix tenants --seed {seed}",),
+        pick="--kind",
+        long="",
+    ),
     "nova": Suite(("nice -n 5 python -m tests.nova unit",), pick="-k", long=""),
     "nova-functional": Suite(("python -m tests.nova functional",), pick="-k", long=""),
     "extensions": Suite(_tox("extensions"), long=""),

@@ -26,8 +26,8 @@ def joined(prefix: str, metadata: Mapping[str, str]) -> str:
     return "".join(metadata[key] for key in keys(prefix, metadata))
 
 
-def replace(prefix: str, items: Mapping[str, str], metadata: MutableMapping[str, str]) -> bool:
-    """Replace the text in *metadata* by *items*, which :func:`split` has made.
+def store(prefix: str, items: Mapping[str, str], metadata: MutableMapping[str, str]) -> bool:
+    """Store *items* as the text in *metadata*, which :func:`split` has made.
 
     Return whether something has changed.
     """

@@ -33,6 +33,10 @@ class WalksTest(unittest.TestCase):
         self.assertIn("start@die:create.2", found)
         self.assertIn("start@twice:start", found)
         self.assertEqual(2, len(plans.with_outages(own, 0, made, 2)))
+        # Of two calls with one name one goes wrong, and what went wrong before does not again.
+        drawn = plans.with_outages(own, 0, made, 99, {"start@die:create"})
+        self.assertEqual(5, len({plans.tries(each.steps[0]) for each in drawn}))
+        self.assertEqual(5, len(drawn))
 
 
 class CallsTest(clouds.KVM):

@@ -18,7 +18,7 @@ import argparse
 import random
 from collections.abc import Sequence
 
-SAMPLE_S = 120
+_SAMPLE_S, _FOREVER_S = 120, 10**6
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -28,7 +28,8 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("walks", nargs="*", help="their names: only these; or tenants")
-    parser.add_argument("--seconds", type=float, default=SAMPLE_S, help="(default: %(default)s)")
+    text = f"until no walk begins; by default {_SAMPLE_S} of a sample, else as many as it takes"
+    parser.add_argument("--seconds", type=float, help=text)
     parser.add_argument("--seed", type=int, help="by default another one each time")
     parser.add_argument("--jobs", type=int, default=2, help="processes (default: %(default)s)")
     parser.add_argument("--kind", action="append", help="only clouds of this kind")
@@ -44,9 +45,15 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     what.add_argument("--list", action="store_true", help="print the names of all pairs")
     tenants = parser.add_argument_group("tenants")
+    text = "let them act in each cloud after its walks, too"
+    tenants.add_argument("--with-tenants", action="store_true", help=text)
     tenants.add_argument("--steps", type=int, default=45, help="of each (default: %(default)s)")
     tenants.add_argument("--seeds", type=int, default=18, help="so many (default: %(default)s)")
-    return parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
+    if arguments.seconds is None:
+        is_whole = arguments.walks or arguments.pairs or arguments.calls
+        arguments.seconds = _FOREVER_S if is_whole else _SAMPLE_S
+    return arguments
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -67,6 +67,7 @@ class Branches:
         self._folder = pathlib.Path(tempfile.mkdtemp(prefix="nova-gpu-matrix-", dir=_in_memory()))
         self._now = self._folder / "now"
         self._now.mkdir()
+        self._tried = self._folder / "tried"
         os.environ["TMPDIR"] = tempfile.tempdir = str(self._now)
         case = clouds.KINDS[kind]("run")
         self._calls = case.useFixture(outages.Calls())
@@ -157,7 +158,12 @@ class Branches:
 
             self._fork([], count, restore)
         made = ours.recv() if ours.poll() else []
-        return plans.with_outages(walk, depth, made, int(step.outage.call or 0))
+        # A file, because each process goes one branch only.
+        tried = self._tried.read_text().splitlines() if self._tried.exists() else []
+        found = plans.with_outages(walk, depth, made, int(step.outage.call or 0), {*tried})
+        lines = [*tried, *(plans.tries(own.steps[depth]) for own in found)]
+        self._tried.write_text("\n".join(lines))
+        return found
 
     # What a process does
 

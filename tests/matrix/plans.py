@@ -23,6 +23,8 @@ _Choice = Mapping[str, str]
 _TRIES = 12
 # How often a condition holds
 _OFTEN = 0.3
+# How many calls of an operation go wrong in one state: it has so many states that each call does.
+_AT_ONCE = 12
 # For how many walks one setup is kept, which costs as much as two
 _EACH = 12
 _YES = "yes"
@@ -191,27 +193,41 @@ def setups(rng: random.Random, kinds: Sequence[str] = axes.ALL_KINDS) -> Iterato
             yield walk(choice).setup
 
 
-def with_outages(own: Walk, depth: int, made: Sequence[outages.Call], most: int) -> list[Walk]:
+def with_outages(
+    own: Walk, depth: int, made: Sequence[outages.Call], most: int, tried: Set[str] = frozenset()
+) -> list[Walk]:
     """Return *own* with each call *made* in its step *depth* going wrong, in each way.
 
-    :param most: how many of them, chosen by the walk's name; 0 for all
+    :param most: how many of them at most, drawn by the walk's name, of calls with one name one; 0
+        for all
+    :param tried: what :func:`tries` of those that are not to be drawn
     """
-    found = []
-    for name, call in outages.numbered(made):
-        for way in call.ways:
-            step = Step(own.steps[depth].operation, Outage(way.value, name))
-            steps = (*own.steps[:depth], step, *own.steps[depth + 1 :])
-            found.append(Walk(own.setup, steps))
-    if most and len(found) > most:
-        return random.Random(str(own)).sample(found, most)
-    return found
+    steps = [
+        Step(own.steps[depth].operation, Outage(way.value, name))
+        for name, call in outages.numbered(made)
+        for way in call.ways
+    ]
+    if most:
+        random.Random(str(own)).shuffle(steps)
+        new = {tries(step): step for step in steps if tries(step) not in tried}
+        steps = list(new.values())[:most]
+    return [Walk(own.setup, (*own.steps[:depth], step, *own.steps[depth + 1 :])) for step in steps]
 
 
-def calls(rng: random.Random, kinds: Sequence[str], most: int = 0) -> Iterator[Walk]:
-    """Yield walks of each operation in each state whose calls go wrong, as ``EACH`` says."""
+def tries(step: Step) -> str:
+    """Return what goes wrong in *step*, whichever of the calls with one name it is."""
+    return str(step).partition(".")[0]
+
+
+def calls(rng: random.Random, kinds: Sequence[str], most: int = _AT_ONCE) -> Iterator[Walk]:
+    """Yield walks of each operation in each state, of which some calls go wrong.
+
+    What went wrong in one state does not in another one, with the same kind of GPUs: so each call
+    of an operation, by its name, goes wrong in each way once.
+    """
     for own in pairs(rng, kinds):
         if own.steps[-1].operation not in _OF_THE_CLOUD and not own.setup.is_member:
-            last = Step(own.steps[-1].operation, Outage(outages.EACH, str(most or "")))
+            last = Step(own.steps[-1].operation, Outage(outages.EACH, str(most)))
             yield Walk(own.setup, (*own.steps[:-1], last))
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import pathlib
 import random
@@ -26,7 +27,6 @@ _RECORDED = pathlib.Path(__file__).with_name("recorded.yaml")
 _BATCH = 24
 # For how many walks one has a call that goes wrong
 _CALM = 4
-_FOREVER_S = 10**6
 
 
 def main(arguments: argparse.Namespace, seed: int) -> int:
@@ -40,16 +40,16 @@ def main(arguments: argparse.Namespace, seed: int) -> int:
                 own.say(str(walk))
         return 0
     forks.warm(base.GPUServersTestBase("run"))
-    if arguments.walks == [TENANTS]:
-        return int(not _let_tenants_act(arguments, kinds, own))
-    named = [walks.Walk.parse(text.removeprefix(report.PREFIX)) for text in arguments.walks]
+    names = [] if arguments.walks == [TENANTS] else arguments.walks
+    named = [walks.Walk.parse(text.removeprefix(report.PREFIX)) for text in names]
     if named:
         kinds = [*dict.fromkeys(walk.setup.kind for walk in named)]
-    is_whole = bool(named or arguments.pairs or arguments.calls)
-    deadline = started + (_FOREVER_S if is_whole else arguments.seconds)
+    deadline = started + arguments.seconds
     random.Random(seed).shuffle(kinds)
     sources = [_source(arguments, kind, seed, named) for kind in kinds]
-    is_well = workers.work(sources, arguments.jobs, deadline, own.take)
+    has_tenants = arguments.walks == [TENANTS] or (arguments.with_tenants and not arguments.pattern)
+    last = functools.partial(_let_tenants_act, arguments, own) if has_tenants else None
+    is_well = workers.work(sources, arguments.jobs, deadline, own.take, last)
     is_passed = own.close(time.monotonic() - started)
     return int(not (is_well and is_passed))
 
@@ -57,6 +57,8 @@ def main(arguments: argparse.Namespace, seed: int) -> int:
 def _source(
     arguments: argparse.Namespace, kind: str, seed: int, named: Sequence[walks.Walk]
 ) -> workers.Source:
+    if arguments.walks == [TENANTS]:
+        return workers.Source(kind, iter(()), lambda found: None)
     rng = random.Random(f"{seed} {kind}")
     own = [walk for walk in named if walk.setup.kind == kind]
     if arguments.triples or arguments.explore:
@@ -88,21 +90,17 @@ def _sample(rng: random.Random, kind: str) -> Iterator[walks.Walk]:
 
 
 def _let_tenants_act(
-    arguments: argparse.Namespace, kinds: Sequence[str], own: report.Report
-) -> bool:
-    is_well = True
-    for kind in kinds:
-        started = time.monotonic()
-        worker = workers.Worker.start(kind, converses=True)
-        worker.stream.recv()
-        search = tenants.Search(worker.stream, tenants.setups(own.seed, kind))
+    arguments: argparse.Namespace, own: report.Report, kind: str, worker: workers.Worker
+) -> None:
+    started = time.monotonic()
+    with worker.conversing() as stream:
+        search = tenants.Search(stream, tenants.setups(own.seed, kind))
         tenants.search(search, arguments.steps, arguments.seeds, own.seed)
-        is_well = worker.end() and search.failed is None and is_well
-        seconds = time.monotonic() - started
-        own.line(f"{TENANTS}.{kind}", seconds, "FAILED" if search.failed else "ok")
-        own.say(f"    {search.steps} steps, {search.begun} times from the beginning")
-        if search.failed:
-            for text in search.texts:
-                own.say(f"    {text}")
-            own.say(f"    python -m tests.matrix '{search.failed}'")
-    return is_well
+    own.counts["failed" if search.failed else "passed"] += 1
+    seconds = time.monotonic() - started
+    own.line(f"{TENANTS}.{kind}", seconds, "FAILED" if search.failed else "ok")
+    own.say(f"    {search.steps} steps, {search.begun} times from the beginning")
+    if search.failed:
+        for text in search.texts:
+            own.say(f"    {text}")
+        own.say(f"    python -m tests.matrix '{search.failed}'")

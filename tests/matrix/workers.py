@@ -18,6 +18,8 @@ from tests.matrix.walks import Walk
 
 # A worker's answer after the last that it has found of a batch, and the order to end
 DONE = END = None
+# The order to do single steps until the next END, as :meth:`Branches.converse` has them
+CONVERSE = "converse"
 _NEVER = float("inf")
 
 
@@ -36,11 +38,8 @@ class Worker:
     stream: connection.Connection[Any, Any]
 
     @classmethod
-    def start(cls, kind: str, *, converses: bool = False) -> Worker:
-        """Fork a process with a cloud of that *kind*, which says :data:`DONE` when it has it.
-
-        :param converses: whether it gets single steps, as :meth:`Branches.converse` has them
-        """
+    def start(cls, kind: str) -> Worker:
+        """Fork a process with a cloud of that *kind*, which says :data:`DONE` when it has it."""
         ours, theirs = connection.Pipe()
 
         def serve() -> None:
@@ -48,17 +47,25 @@ class Worker:
             forks.start_anew(())
             own = Branches(kind, theirs)
             theirs.send(DONE)
-            if converses:
-                own.converse(theirs)
-            else:
-                while (batch := theirs.recv()) is not END:
-                    own.run(*batch)
-                    theirs.send(DONE)
+            while (order := theirs.recv()) is not END:
+                if order == CONVERSE:
+                    own.converse(theirs)
+                else:
+                    own.run(*order)
+                theirs.send(DONE)
             own.end()
 
         pid = process.fork(serve)
         theirs.close()
         return cls(pid, ours)
+
+    @contextlib.contextmanager
+    def conversing(self) -> Iterator[connection.Connection[Any, Any]]:
+        """Yield the stream that takes single steps. The process has no walks to go meanwhile."""
+        self.stream.send(CONVERSE)
+        yield self.stream
+        self.stream.send(END)
+        self.stream.recv()
 
     def end(self) -> bool:
         """Return whether it ended well."""
@@ -73,10 +80,12 @@ def work(
     jobs: int,
     deadline: float,
     report: Callable[[Found], Walk | None],
+    last: Callable[[str, Worker], None] | None = None,
 ) -> bool:
     """Let the walks of *sources* be gone, those of so many at once.
 
     :param report: takes what is found, and returns what to compare it with, if it is not known
+    :param last: takes each kind with its process when all its walks are gone
     :returns: whether all processes ended well
     """
     waiting = list(sources)
@@ -93,7 +102,7 @@ def work(
             try:
                 found = own.worker.stream.recv()
             except EOFError:
-                batch = None
+                batch, own.has_ended = None, True
             else:
                 if found is not DONE:
                     own.take(found, report(found))
@@ -103,6 +112,8 @@ def work(
                 own.worker.stream.send(batch)
             else:
                 del busy[stream]
+                if last and not own.has_ended:
+                    last(own.source.kind, own.worker)
                 is_well = own.worker.end() and is_well
     return is_well
 
@@ -115,6 +126,7 @@ class _Busy:
     source: Source
     end: float
     twins: list[Walk] = dataclasses.field(default_factory=list)
+    has_ended: bool = False
 
     def take(self, found: Found, twin: Walk | None) -> None:
         if twin is not None:

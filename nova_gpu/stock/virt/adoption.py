@@ -406,7 +406,7 @@ def write(
 def keep(instance: objects.Instance, former: Former | None) -> None:
     """Keep *former* with the instance, and nothing of an earlier takeover."""
     items = former.to_metadata() if former else {}
-    if metadata_text.replace(names.FORMER, items, instance.system_metadata):
+    if metadata_text.store(names.FORMER, items, instance.system_metadata):
         instance.save()
 
 

@@ -417,7 +417,7 @@ def _tell(
         *itertools.starmap(guest_devices.of_part, enumerate(parts, start=len(cards))),
     ]
     items = guest_devices.to_metadata(guest_list)
-    changed = metadata_text.replace(names.GUEST_DEVICES, items, instance.system_metadata)
+    changed = metadata_text.store(names.GUEST_DEVICES, items, instance.system_metadata)
     if (
         changed
         and "DynamicJSON" in CONF.api.vendordata_providers

@@ -81,6 +81,18 @@ class GuestsTest(_ThreeCardsTestCase):
         self.spawn(ONE)
         self.assertEqual([f"{card}.json" for card in (OTHER, APART)], sorted(os.listdir(folder)))
 
+    def test_a_start_that_fails_before_its_guest_is_configured(self) -> None:
+        """No guest has touched the card, so it stays clean."""
+        self.begin()
+        instance = self.compute.instance({"gpus": "= 1"}, (self.provider, ONE))
+        starting = self.compute.gpus.starts.starting(instance, Kind.SPAWN)
+        with self.assertRaises(ConnectionError), starting:
+            raise ConnectionError
+        self.compute.delete(instance)
+        self.compute.period()
+        self.reset.assert_not_called()
+        self.assertIn(f"{ONE}.json", os.listdir(self.host.root / "state/gpu-clean"))
+
     def test_a_reboot_cleans_nothing(self) -> None:
         self.begin()
         instance = self.spawn(ONE)
