@@ -90,7 +90,7 @@ _MORE: Sequence[Mapping[str, str]] = (
 )
 # What operators have written into instances' own flavors, which the API would refuse
 _HOME_MADE: Sequence[Mapping[str, str]] = (
-    *({}, {}, {}, {}),
+    *[{}] * 12,
     {"vgpu_type": "none"},
     {"vgpus": "= 1"},
     {"gpu_arch": "Turing"},
@@ -380,7 +380,7 @@ class Walking(live.Moving, stock.StockTestBase):
             host = self.chance.choice(self.HOSTS)
             # There is one volume with an image.
             states = [state for state in _STATES if state != "volume" or number == 0]
-            state = self.chance.choice(states)
+            state = self.chance.choice((*states, *_TAKEN_OVER))
             name = f"{number}-{state}"
             flavor = self.flavor(name, **words)
             self.note(f"boot {name} on {host}: {words}")
@@ -490,6 +490,8 @@ def _acts(*actions: str, body: Any = None) -> Callable[[Any, Server], object]:
     return lambda walk, server: all(walk.act(server, action, body) for action in actions)
 
 
+# Most are in a state that is not in the way
+_TAKEN_OVER = ("active", "active", "stopped", "paused", "moved", "shelved", "group") * 3
 # How the instances of a cloud of stock Nova are when the takeover comes
 _STATES: Mapping[str, Callable[[Any, Server], object]] = {
     **dict.fromkeys(("active", "volume", "group"), _acts()),
