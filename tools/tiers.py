@@ -73,6 +73,8 @@ LONG = (
     Part("machine", 13, "tools/test lxc guide", is_nightly=True),
     Part("crash", 13, "tools/test --seed {seed} crash", is_nightly=True),
     Part("takeovers", 13, "tools/test --seed {seed} takeovers"),
+    Part("clouds-1", 13, "tools/test --seed {seed}1 clouds"),
+    Part("clouds-2", 13, "tools/test --seed {seed}2 clouds"),
     Part("operations", 13, "tools/test --seed {seed} operations"),
     Part("operations-eventlet", 13, "tools/test --seed {seed} --nova 32 operations"),
     Part("nova-2026.1", 12, "tools/test --nova 33 functional", is_nightly=True),

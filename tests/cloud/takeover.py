@@ -16,11 +16,11 @@ REMAINS = (
     r"|requester_id: \(nothing\) -> None)",
     rf"{_SPEC}\.(requested_destination: None|requested_resources: (\[\]|None)) -> \(nothing\)",
     # Nova writes the provider when it schedules; it needs none for devices that it counts already.
-    r"cell1\.instance_extra\[.*\]\.pci_requests\.\d\.spec\.0\.rp_uuids: .* -> \(nothing\)",
+    r"cell\d\.instance_extra\[.*\]\.pci_requests\.\d\.spec\.0\.rp_uuids: .* -> \(nothing\)",
     # The row of a function was removed and made anew. Nova writes the provider, which it made anew
     # as well, with the row's first write only, and finds it out whenever nova-compute starts.
-    r"cell1\.pci_devices\[.*\]\.uuid: .*",
-    r"cell1\.pci_devices\[.*\]\.extra_info(\.rp_uuid: .* -> \(nothing\)|: \(nothing\) -> \{\})",
+    r"cell\d\.pci_devices\[.*\]\.uuid: .*",
+    r"cell\d\.pci_devices\[.*\]\.extra_info(\.rp_uuid: .* -> \(nothing\)|: \(nothing\) -> \{\})",
     # Placement knows a trait for good. No provider has these.
     r"placement\.traits\[CUSTOM_GPU\w*\]\.\w+: \(nothing\) -> .*",
 )
@@ -28,12 +28,12 @@ REMAINS = (
 MEANWHILE = (
     rf"{_SPEC}\.(flavor\.extra_specs|pci_requests)\..*",
     rf"{_SPEC}\.pci_requests\.requests: \(nothing\) -> \[\]",
-    r"cell1\.instance_extra\[.*\]\.(flavor\.cur\.extra_specs|pci_requests|resources)[.:].*",
-    r"cell1\.instance_system_metadata\[.*nova_gpu_former_.*\]\..*: \(nothing\) -> .*",
-    r"cell1\.pci_devices\[.*\].* -> \(nothing\)",
+    r"cell\d\.instance_extra\[.*\]\.(flavor\.cur\.extra_specs|pci_requests|resources)[.:].*",
+    r"cell\d\.instance_system_metadata\[.*nova_gpu_former_.*\]\..*: \(nothing\) -> .*",
+    r"cell\d\.pci_devices\[.*\].* -> \(nothing\)",
     # Of what stays stock Nova's: the request's number among those of its instance
-    r"cell1\.pci_devices\[.*\]\.request_id: '<request \d .*>' -> '<request \d .*>'",
-    r"cell1\.compute_nodes\[.*\]\.(pci_stats|stats\.nova_gpu)\..*",
+    r"cell\d\.pci_devices\[.*\]\.request_id: '<request \d .*>' -> '<request \d .*>'",
+    r"cell\d\.compute_nodes\[.*\]\.(pci_stats|stats\.nova_gpu)\..*",
     # Of providers below a compute node's own, whose names begin with its name
     r"placement\.\w+\[(\w+ )?\w+?_(gpu|pci|0000:)_?.*\]\..*",
 )

@@ -8,7 +8,7 @@ import contextlib
 import functools
 import json
 import unittest
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import fixtures
@@ -184,6 +184,9 @@ class StockFunctionsTestBase(StockTestBase, profiled.ProfiledServersTestBase):
     """Stock Nova gives virtual functions that the operator has given a vGPU type, by an alias."""
 
     L40S: ClassVar[dict[str, str]] = {"vendor_id": "10de", "product_id": "26b9"}
+    # The functions that libvirt tells Nova, which have a type from the host's boot on
+    FUNCTIONS: ClassVar[Sequence[str]] = profiled.FIRST[:2]
+    TYPE = 1155
 
     def setUp(self) -> None:
         super().setUp()
@@ -204,24 +207,27 @@ class StockFunctionsTestBase(StockTestBase, profiled.ProfiledServersTestBase):
 
     def prepare(self, host: hosts.Host) -> None:
         super().prepare(host)
-        for function in profiled.FIRST[:2]:
-            sysfs.write(f"{host.path(function)}/nvidia/current_vgpu_type", "1155", 10)
+        for function in self.FUNCTIONS:
+            sysfs.write(f"{host.path(function)}/nvidia/current_vgpu_type", str(self.TYPE), 10)
 
     def start_host(self, name: str = "host1", machine: str = "", **kwargs: Any) -> None:
         cards = fakelibvirt.HostPCIDevicesInfo(num_pci=0, num_pfs=0, num_vfs=0)
-        facts: dict[str, Any] = {
-            "bus": 0x3B,
-            "slot": 0,
-            "numa_node": 0,
-            "vf_ratio": 4,
-            "vend_id": self.L40S["vendor_id"],
-            "prod_id": self.L40S["product_id"],
-        }
-        cards.add_device("PF", function=0, iommu_group=9, **facts)
-        facts["parent"] = (0x3B, 0, 0)
-        for number, function in enumerate(profiled.FIRST[:2]):
-            cards.add_device("VF", function=int(function[-1]), iommu_group=number, **facts)
-        profiled.ProfiledServersTestBase.start_host(self, name, machine, pci_info=cards)
+        for bus in dict.fromkeys(int(function[5:7], 16) for function in self.FUNCTIONS):
+            facts: dict[str, Any] = {
+                "bus": bus,
+                "slot": 0,
+                "numa_node": int(bus != 0x3B),
+                "vf_ratio": 4,
+                "vend_id": self.L40S["vendor_id"],
+                "prod_id": self.L40S["product_id"],
+            }
+            cards.add_device("PF", function=0, iommu_group=bus, **facts)
+            own = [int(item[-1]) for item in self.FUNCTIONS if int(item[5:7], 16) == bus]
+            for number in own:
+                parent = (bus, 0, 0)
+                group = bus + number
+                cards.add_device("VF", function=number, iommu_group=group, parent=parent, **facts)
+        profiled.ProfiledServersTestBase.start_host(self, name, machine, pci_info=cards, **kwargs)
 
 
 class Adopting(StockTestBase):

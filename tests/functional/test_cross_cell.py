@@ -4,23 +4,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import Any
 
 import fixtures
-from nova import context as nova_context
 from nova.policies import base as base_policies
 from nova.policies import servers as servers_policies
 from nova.tests.functional.api import client
 
-from tests.functional import kvm
-
-_CELLS = (("host1", "cell1"), ("host2", "cell2"))
+from tests.functional import celled, kvm
 
 
-class CrossCellTest(kvm.KVMServersTestBase):
-    NUMBER_OF_CELLS = 2
-
+class CrossCellTest(celled.TwoCells, kvm.KVMServersTestBase):
     def setUp(self) -> None:
         super().setUp()
         rules = {servers_policies.CROSS_CELL_RESIZE: base_policies.RULE_ADMIN_API}
@@ -28,31 +21,9 @@ class CrossCellTest(kvm.KVMServersTestBase):
         # There is no disk of which to take one.
         snapshot = "nova.virt.libvirt.driver.LibvirtDriver.snapshot"
         self.useFixture(fixtures.MonkeyPatch(snapshot, lambda *args, **kwargs: None))
-        for host, cell in _CELLS:
-            with self.in_cell_of(host):
-                self.start_host(host, cell_name=cell)
+        for host in celled.CELLS:
+            self.start_host(host)
         self.server = self.boot(self.gpu_flavor(1), host="host1")
-
-    @contextlib.contextmanager
-    def in_cell_of(self, host: str) -> Iterator[None]:
-        """As a service of that cell, of which it has the database and no other"""
-        mapping, untargeted = self.cell_mappings[dict(_CELLS)[host]], nova_context.get_admin_context
-
-        def get_admin_context(*args: Any, **kwargs: Any) -> nova_context.RequestContext:
-            context = untargeted(*args, **kwargs)
-            nova_context.set_target_cell(context, mapping)
-            return context
-
-        before, self.context = self.context, get_admin_context()
-        with fixtures.MonkeyPatch("nova.context.get_admin_context", get_admin_context):
-            try:
-                yield
-            finally:
-                self.context = before
-
-    def one_period(self, name: str = "host1") -> None:
-        with self.in_cell_of(name):
-            super().one_period(name)
 
     def test_fails_and_is_recovered(self) -> None:
         """Nova's conductor hands the destination an instance without its migration context, as it

@@ -14,6 +14,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
+from nova import context as nova_context
 from nova import objects
 from nova.conf import devices
 from nova.tests import fixtures as nova_fixtures
@@ -21,13 +22,29 @@ from nova.tests.functional.api import client as api_client
 from testtools import content, content_type
 
 from nova_gpu.conf import CONF
+from nova_gpu.host.pci import sysfs
+from nova_gpu.host.vgpu import mdev
 from nova_gpu.stock.cmd import adopt, leave
 from nova_gpu.stock.core import leaving, takeover
-from nova_gpu.stock.core.holding import Obstacle
+from nova_gpu.stock.core.holding import Holding, Instance, Leaving, Obstacle
 from nova_gpu.stock.virt import records
+from nova_gpu.stock.virt.shadow import Shadow
 from tests.cloud import databases
 from tests.cloud import takeover as expected
-from tests.functional import NOVA, aliases, base, divided, dump, kvm, leftovers, live, stock
+from tests.functional import (
+    NOVA,
+    aliases,
+    base,
+    celled,
+    divided,
+    dump,
+    kvm,
+    leftovers,
+    live,
+    outside,
+    profiled,
+    stock,
+)
 from tests.functional.base import Server
 from tests.functional.stock import OURS, STOCK
 from tests.matrix.stage import Stage
@@ -43,9 +60,9 @@ _REMAINS = (
     r"host\d:/state/gpu-counters\.json( \(mode\))?: \(nothing\) -> .*",
     r"host\d:/(state/gpu-clean|state/gpu-vgpus|gpu-bindings) \(mode\): \(nothing\) -> drwxr-xr-x",
     # Stock Nova finds out the provider of a row that was there when it starts.
-    r"cell1\.pci_devices\[.*\]\.extra_info(: \{\} -> \(nothing\)|\.rp_uuid: \(nothing\) -> .*)",
+    r"cell\d\.pci_devices\[.*\]\.extra_info(: \{\} -> \(nothing\)|\.rp_uuid: \(nothing\) -> .*)",
     # Of boots for which a host had no room
-    r"cell1\.compute_nodes\[.*\]\.stats\.failed_builds: .*",
+    r"cell\d\.compute_nodes\[.*\]\.stats\.failed_builds: .*",
 )
 # What differs while nova-gpu has the instances
 _MEANWHILE = (
@@ -54,8 +71,13 @@ _MEANWHILE = (
     r"host\d:/state/gpu-(providers|clean/.*|vgpus/.*)( \(mode\))?: \(nothing\) -> .*",
     # Mediated devices stay; libvirt makes none of them after a boot of the host.
     r"host\d\.mdev\[.*\]\.persistent: True -> False",
+    # The operator takes the types of free functions away.
+    r"host\d:/sys/.*/nvidia/(creatable_vgpu_types|current_vgpu_type): .*",
 )
-_RUNS = ("ACTIVE", "PAUSED", "RESCUE", "SHUTOFF", "SUSPENDED")
+# Nova takes the devices from the domain of one that is suspended.
+_RUNS = ("ACTIVE", "PAUSED", "RESCUE", "SHUTOFF")
+# About as many writes as adopt and leave do for a host
+_PLACES = 40
 
 # By whom a flavor is told apart from others that ask for the same devices
 _MORE: Sequence[Mapping[str, str]] = (
@@ -68,7 +90,7 @@ _MORE: Sequence[Mapping[str, str]] = (
 )
 # What operators have written into instances' own flavors, which the API would refuse
 _HOME_MADE: Sequence[Mapping[str, str]] = (
-    *({}, {}, {}, {}),
+    *[{}] * 12,
     {"vgpu_type": "none"},
     {"vgpus": "= 1"},
     {"gpu_arch": "Turing"},
@@ -78,14 +100,17 @@ _HOME_MADE: Sequence[Mapping[str, str]] = (
 class Walking(live.Moving, stock.StockTestBase):
     """Two hosts of stock Nova; ``drivers`` are those that they have now.
 
-    ``obstacles`` and ``back`` are what the plans of adopt have said, by instance. ``touched`` are
-    the instances that somebody has done something with since.
+    ``taken`` are the hosts whose takeover has ended. ``obstacles`` and ``back`` are what the plans
+    of adopt have said, by instance. ``touched`` are the instances that somebody has done something
+    with since.
     """
 
     CAST_AS_CALL = False
     HOSTS = ("host1", "host2")
     SOME: ClassVar[int] = 0
     WORDS: ClassVar[Sequence[Mapping[str, str]]]
+    # By which new instances ask nova-gpu
+    OWN: ClassVar[Mapping[str, str]] = {"gpus": "= 1"}
 
     def setUp(self) -> None:
         if NOVA < 34:
@@ -93,6 +118,7 @@ class Walking(live.Moving, stock.StockTestBase):
         self.drivers: dict[str, str] = {}
         self.history: list[str] = []
         self.touched: set[str] = set()
+        self.taken: set[str] = set()
         self.obstacles: dict[str, Sequence[Obstacle]] = {}
         self.back: dict[str, Sequence[Obstacle]] = {}
         super().setUp()
@@ -138,26 +164,50 @@ class Walking(live.Moving, stock.StockTestBase):
             self.restart_host(host)
         self.periods()
         before = dump.dump(self)
-        taken = self.chance.choice((("host1", "host2"), ("host1", "host2"), ("host1",)))
-        taken = tuple(host for host in taken if self.take_over(host, is_last=host == taken[-1]))
+        hosts = self.chance.choice((*[self.HOSTS] * 4, *((host,) for host in self.HOSTS)))
+        taken = []
+        for host in hosts:
+            if self.take_over(host, is_last=self.is_last(host, hosts)):
+                taken.append(host)
+            self.check()
+            for _ in range(self.chance.choice((0, 0, 1))):
+                self.use()
         self.note(f"taken over: {taken}")
-        self.assertEqual([], databases.differences(before, dump.dump(self), _MEANWHILE))
-        self.check()
-        for _ in range(self.chance.choice((0, 0, 1, 2))):
+        if len(taken) == len(self.HOSTS):
+            self.check_shelved()
+        self.compare(before, _MEANWHILE)
+        for _ in range(self.chance.choice((0, 1, 2))):
             self.use()
         for host in taken:
-            self.give_back(host, is_last=host == taken[-1])
-        lines = databases.differences(before, dump.dump(self), _REMAINS)
-        if self.touched:
-            uuids = {server["id"] for server in self._servers()} - self.touched
-            marks = [f"{table}[{uuid}" for uuid in uuids for table in ("instance_extra", "specs")]
-            lines = [line for line in lines if any(mark in line for mark in marks)]
-        self.assertEqual([], lines)
+            self.give_back(host, is_last=self.is_last(host, taken))
+            self.check()
+        self.compare(before, _REMAINS)
+        self.end_moves()
         self.check()
         for server in self._servers():
             if server["status"] == "ACTIVE":
                 self.act(server, "reboot", {"type": "HARD"})
         self.check()
+
+    def is_last(self, host: str, hosts: Sequence[str]) -> bool:
+        """Return whether shelved instances are changed with this host."""
+        return host == hosts[-1]
+
+    def check_shelved(self) -> None:
+        """Check that a shelved instance that no host could start any more was named."""
+        for server in self._servers():
+            words = server["flavor"]["extra_specs"]
+            by_alias = ALIAS in words and self.asked(words) and server["id"] not in self.touched
+            if by_alias and server["status"] == "SHELVED_OFFLOADED":
+                self.assertTrue(self.obstacles.get(server["id"]), "no word in the plan")
+
+    def compare(self, before: databases.Dump, expected: Sequence[str]) -> None:
+        """Check that nothing else differs, of instances that nobody has used."""
+        lines = databases.differences(before, dump.dump(self), expected)
+        if self.touched:
+            own = {server["id"] for server in self._servers()} - self.touched
+            lines = [line for line in lines if any(uuid in line for uuid in own)]
+        self.assertEqual([], lines)
 
     def settle(self) -> None:
         """Wait until nothing goes on any more, and no message is on its way."""
@@ -184,20 +234,55 @@ class Walking(live.Moving, stock.StockTestBase):
         """Leave everything as it is: the walk has seen it."""
         super(leftovers.LeavesNothing, self).tearDown()
 
+    # The commands, of which it does what they do between their questions
+
+    def shelved(self, host: str) -> list[Instance]:
+        """Return the shelved instances of the host's cell."""
+        return records.shelved(self.context)
+
+    def plan(self, host: str, *, is_last: bool) -> tuple[Shadow, list[Holding]]:
+        """Return what adopt finds and would do; what it says is noted, and the same each time."""
+        report = self.look(host)
+        self.assertEqual((), report.unread)
+        shelved = self.shelved(host) if is_last else []
+        judged = (takeover.judge_shelved(it, report.aliases) for it in shelved)
+        holdings = [*report.holdings, *filter(None, judged)]
+        for holding in holdings:
+            uuid, said = holding.instance.uuid, list(holding.obstacles)
+            if uuid not in self.touched:
+                self.assertEqual(said, list(self.obstacles.get(uuid, said)), self.history)
+            self.obstacles[uuid], self.back[uuid] = said, list(holding.back)
+            self.note(f"{host}: {'; '.join(adopt.lines(holding, 'stays', 'goes'))}")
+        return report, holdings
+
+    def interrupted(self, work: Callable[..., int], host: str, items: Sequence[Any]) -> int | None:
+        """Do the *work* of a command, which is killed by chance; return ``None`` then."""
+        if self.chance.random() < 0.6:
+            return work(host, items)
+        places = outside.Outside(self.chance.randint(1, _PLACES))
+        status = None
+        with places.watched():
+            status = work(host, items, places.over)
+        self.note(f"killed {places.done_at}" if places.done_at else f"no {_PLACES} writes")
+        return None if places.done_at else status
+
+    def go_on(self, host: str) -> None:
+        """Start nova-compute after a command was killed, as the page says, or run it again."""
+        if self.chance.random() < 0.5:
+            return
+        before, self.drivers[host] = self.drivers[host], OURS
+        self.restart_host(host)
+        self.note(f"start nova-compute on {host}")
+        self.use()
+        self.computes[host].stop()
+        self.drivers[host] = before
+
     def take_over(self, host: str, *, is_last: bool) -> bool:
         """Take the host's instances over; return whether the command did not refuse."""
         self.computes[host].stop()
         self.choose(OURS)
-        report = self.look(host)
-        self.assertEqual((), report.unread)
-        shelved = records.shelved(self.context) if is_last else []
-        judged = (takeover.judge_shelved(it, report.aliases) for it in shelved)
-        holdings = [*report.holdings, *filter(None, judged)]
-        for holding in holdings:
-            uuid = holding.instance.uuid
-            self.obstacles[uuid], self.back[uuid] = holding.obstacles, holding.back
-            self.note(f"{host}: {'; '.join(adopt.lines(holding, 'stays', 'goes'))}")
         had = {domain.UUIDString(): domain.XMLDesc(0) for domain in self._domains(host)}
+        report, holdings = self.plan(host, is_last=is_last)
         for uuid in had:
             if self.devices_of({"id": uuid}, host):
                 self.assertIn(uuid, self.obstacles, "no word in the plan")
@@ -207,24 +292,47 @@ class Walking(live.Moving, stock.StockTestBase):
             self.note(f"{host}: {error}")
             self.restart_host(host)
             return False
-        self.forget(host, holdings)
-        status = adopt.take_over(self.takeover(host), holdings)
+        self.choose_types(report, holdings)
+        while (status := self.interrupted(self._adopt, host, holdings)) is None:
+            self.go_on(host)
+            self.choose(OURS)
+            _, holdings = self.plan(host, is_last=is_last)
         self.assertEqual(any(it.obstacles for it in holdings), bool(status), self.history)
         self.drivers[host] = OURS
+        self.taken.add(host)
         self.restart_host(host)
+        self.tidy(host)
         self.period(host)
-        self.assertEqual(
-            had, {domain.UUIDString(): domain.XMLDesc(0) for domain in self._domains(host)}
-        )
+        for domain in self._domains(host):
+            if (uuid := domain.UUIDString()) not in self.touched:
+                self.assertEqual(had[uuid], domain.XMLDesc(0))
         return True
+
+    def _adopt(self, host: str, holdings: Sequence[Holding], over: Any = bool) -> int:
+        self.forget(host, holdings)
+        work = self.takeover(host)
+        over(work._client)
+        return adopt.take_over(work, holdings)
+
+    def choose_types(self, report: Shadow, holdings: Sequence[Holding]) -> None:
+        """Do what adopt asks for before it takes over vGPUs."""
+
+    def tidy(self, host: str) -> None:
+        """Do what the page says after a takeover."""
+
+    def prepare_return(self, host: str) -> None:
+        """Do what stock Nova's operator has to do at a boot of the host."""
 
     def give_back(self, host: str, *, is_last: bool) -> None:
         """Give the host's instances back; what is in the way was named, or somebody's doing."""
-        self.end_moves()
+        is_ended = self.chance.random() < 0.7
+        if is_ended:
+            self.end_moves()
         self.computes[host].stop()
+        self.prepare_return(host)
         self.choose(STOCK)
         report = self.look(host)
-        shelved = records.shelved(self.context) if is_last else []
+        shelved = self.shelved(host) if is_last else []
         judged = (leaving.judge_shelved(it, report.aliases) for it in shelved)
         items = [*report.leavings, *filter(None, judged)]
         for item in items:
@@ -234,30 +342,45 @@ class Walking(live.Moving, stock.StockTestBase):
             uuid = item.instance.uuid
             if uuid not in self.touched and not self.obstacles.get(uuid):
                 self.assertEqual(list(self.back[uuid]), list(item.obstacles), self.history)
-        if hindered:
+        if hindered or report.consumers:
+            self.note(f"{host}: counted for {', '.join(report.consumers)}")
             self.choose(OURS)
             self.restart_host(host)
-            for item in hindered:
-                self._delete_server({"id": item.instance.uuid})
-                self.touched.add(item.instance.uuid)
+            if not is_ended:
+                self.end_moves()
+            else:
+                self.assertEqual([], [*report.consumers] if not hindered else [])
+                for item in hindered:
+                    self._delete_server({"id": item.instance.uuid})
+                    self.touched.add(item.instance.uuid)
             return self.give_back(host, is_last=is_last)
+        self.taken.discard(host)
         leave.check_consumers(report)
-        self.assertEqual(0, leave.give_back(self.giving_back(host), items))
-        self.forget(host, items)
+        if self.interrupted(self._leave, host, items) is None:
+            self.go_on(host)
+            return self.give_back(host, is_last=is_last)
         self.drivers[host] = STOCK
         self.restart_host(host)
         self.period(host)
+
+    def _leave(self, host: str, items: Sequence[Leaving], over: Any = bool) -> int:
+        work = self.giving_back(host)
+        over(work._client)
+        status = leave.give_back(work, items)
+        self.assertEqual(0, status, self.history)
+        self.forget(host, items)
+        return status
 
     # Instances
 
     def populate(self) -> None:
         """Boot instances, and bring them and their flavors into all kinds of states."""
-        for number in range(self.chance.choice((3, 4, 5))):
+        for number in range(self.chance.choice((2, 3, 4))):
             words = {**self.chance.choice(self.WORDS), **self.chance.choice(_MORE)}
             host = self.chance.choice(self.HOSTS)
             # There is one volume with an image.
             states = [state for state in _STATES if state != "volume" or number == 0]
-            state = self.chance.choice(states)
+            state = self.chance.choice((*states, *_TAKEN_OVER))
             name = f"{number}-{state}"
             flavor = self.flavor(name, **words)
             self.note(f"boot {name} on {host}: {words}")
@@ -314,7 +437,8 @@ class Walking(live.Moving, stock.StockTestBase):
 
     def use(self) -> None:
         """Let an owner or an administrator do something with an instance."""
-        servers = [s for s in self._servers() if s["status"] in ("ACTIVE", "SHELVED_OFFLOADED")]
+        usable = ("ACTIVE", "SHELVED_OFFLOADED", "VERIFY_RESIZE")
+        servers = [server for server in self._servers() if server["status"] in usable]
         if not servers:
             return
         server = self.chance.choice(sorted(servers, key=lambda server: server["name"]))
@@ -344,7 +468,7 @@ class Walking(live.Moving, stock.StockTestBase):
             if server["status"] in _RUNS and server["OS-EXT-STS:vm_state"] != "error":
                 found = self.devices_of(server, host)
                 self.assertEqual(self.asked(words), len(found), f"{server['name']}: {words}")
-        for host, driver in self.drivers.items():
+        for host in self.drivers:
             held = [
                 device
                 for domain in self._domains(host)
@@ -352,7 +476,7 @@ class Walking(live.Moving, stock.StockTestBase):
             ]
             twice = [device for device, count in collections.Counter(held).items() if count > 1]
             self.assertEqual([], twice, f"two instances of {host} have it")
-            if driver == OURS and not any(self.obstacles.values()):
+            if host in self.taken and not any(self.obstacles.values()):
                 self.assertEqual((), self.judge(host).differences, "\n".join(self.history))
 
 
@@ -366,6 +490,8 @@ def _acts(*actions: str, body: Any = None) -> Callable[[Any, Server], object]:
     return lambda walk, server: all(walk.act(server, action, body) for action in actions)
 
 
+# Most are in a state that is not in the way
+_TAKEN_OVER = ("active", "active", "stopped", "paused", "moved", "shelved", "group") * 3
 # How the instances of a cloud of stock Nova are when the takeover comes
 _STATES: Mapping[str, Callable[[Any, Server], object]] = {
     **dict.fromkeys(("active", "volume", "group"), _acts()),
@@ -373,10 +499,26 @@ _STATES: Mapping[str, Callable[[Any, Server], object]] = {
     "paused": _acts("pause"),
     "error": _acts("os-resetState", body={"state": "error"}),
     "shelved": _acts("shelve"),
+    "suspended": _acts("suspend"),
     "rescued": lambda walk, server: walk.rescue(server),
     "moved": _acts("migrate"),
     "resized-away": lambda walk, server: _resize(walk, server, {}),
+    "resized": lambda walk, server: _resize(walk, server, walk.chance.choice(walk.WORDS)),
 }
+
+
+def _boot(walk: Walking, _: Server) -> None:
+    """Boot another one, as stock Nova's or nova-gpu's words have it; there may be no room."""
+    words = walk.chance.choice((walk.OWN, *walk.WORDS))
+    walk.note(f"boot another one: {words}")
+    request = walk._build_server(flavor_id=walk.flavor(**words), networks="none", name="another")
+    server = walk.admin_api.post_server({"server": request})
+    walk.touched.add(server["id"])
+    walk.settle()
+    if (server := walk._show_server(server))["status"] == "ERROR":
+        walk.note(f"    {server['fault']['message']}")
+        walk.assertIn("No valid host", server["fault"]["message"])
+        walk._delete_server(server)
 
 
 def _evacuate(walk: Walking, server: Server) -> None:
@@ -408,6 +550,7 @@ _USES: Mapping[str, Callable[[Any, Server], object]] = {
     "rebuild": _acts("rebuild", body={"imageRef": base.IMAGE}),
     "suspend": _acts("suspend", "resume"),
     "evacuate": _evacuate,
+    "boot": _boot,
     "delete": lambda walk, server: walk._delete_server(server),
 }
 
@@ -415,7 +558,7 @@ _USES: Mapping[str, Callable[[Any, Server], object]] = {
 class CardsTest(Walking):
     """Whole cards by aliases, some of them with a network function."""
 
-    SOME = 2
+    SOME = 3
     REPORTED: ClassVar[bool] = False
     SPECS: ClassVar[Sequence[Sequence[Mapping[str, Any]]]] = (
         (aliases.A2,),
@@ -503,8 +646,10 @@ class ReportedCardsTest(CardsTest):
 class MediatedTest(Walking, stock.StockMediatedTestBase):
     """Mediated devices, of one type, or of one at each card with a resource class of its own."""
 
-    SOME = 1
+    SOME = 3
     OTHER = "CUSTOM_P4_4Q"
+    OWN: ClassVar[Mapping[str, str]] = {"vgpus": "= 1"}
+    _is_chosen = True
     WORDS = ({VGPU: "1"}, {VGPU: "2"}, {})
 
     def draw(self) -> None:
@@ -518,13 +663,28 @@ class MediatedTest(Walking, stock.StockMediatedTestBase):
                 "nvidia-65": ([divided.SECOND], own),
             }
             self.WORDS = ({VGPU: "1"}, {f"resources:{own}": "1"}, {f"resources:{own}": "2"}, {})
-        self.note(f"types {self._types}")
+        self._is_chosen = self.chance.random() < 0.5
+        self.note(f"types {self._types}, {'' if self._is_chosen else 'not '}chosen")
+
+    def choose_types(self, report: Shadow, holdings: Sequence[Holding]) -> None:
+        if reason := adopt.other_types(report, holdings):
+            self.note(reason)
+            self._is_chosen = True
+            self.choose(OURS)
+
+    def check(self) -> None:
+        super().check()
+        for host in self.hosts:
+            found = mdev.devices(self.hosts[host].roots).values()
+            self.assertLessEqual({item.type_id for item in found}, {*self._types}, self.history)
 
     def choose(self, driver: str) -> None:
         super().choose(driver)
         types = self._types if driver == STOCK else {}
         self.flags(enabled_mdev_types=list(types), group="devices")
         self.flags(vgpu_types=list(self._types), group="gpu")
+        if not self._is_chosen:
+            CONF.clear_override("vgpu_types", "gpu")
         devices.register_dynamic_opts(CONF)
         for name, (addresses, own) in types.items():
             self.flags(device_addresses=addresses, mdev_class=own, group=f"mdev_{name}")
@@ -536,15 +696,92 @@ class MediatedTest(Walking, stock.StockMediatedTestBase):
         return self.mediated(server, host)
 
 
+class FunctionsTest(Walking, stock.StockFunctionsTestBase):
+    """Virtual functions with a vGPU type, by aliases; the operator gives them the type at boot."""
+
+    SOME = 2
+    TYPE = 1147
+    OWN: ClassVar[Mapping[str, str]] = {"vgpus": "= 1", "vgpu_type": f"s== nvidia-{TYPE}"}
+    WORDS = ({ALIAS: "q:1"}, {ALIAS: "q:1"}, {ALIAS: "q:2"}, {ALIAS: "any:1"}, {})
+    FUNCTIONS = (*profiled.FIRST, *profiled.SECOND)
+
+    def draw(self) -> None:
+        functions = self.chance.choice(("[4-7]", "[04-7]"))
+        place = {"domain": ".*", "bus": "(3b|af)", "slot": "00", "function": functions}
+        ways: Sequence[Mapping[str, str]] = (
+            self.L40S,
+            {**self.L40S, "device_type": "type-VF"},
+            {**self.L40S, "numa_policy": "required"},
+        )
+        self._spec = [json.dumps({"address": place, "managed": "no"})]
+        named = [json.dumps({**self.chance.choice(ways), "name": name}) for name in ("q", "any")]
+        self.note(f"device_spec {self._spec}, aliases {named}")
+        self.flags(alias=named, group="pci")
+
+    def _setup_compute_service(self) -> None:
+        self._spec = []
+        self.choose(STOCK)
+
+    def choose(self, driver: str) -> None:
+        super().choose(driver)
+        self.device_spec(*(self._spec if driver == STOCK else ()))
+
+    def devices_of(self, server: Server, host: str) -> list[str]:
+        functions = self.domain(server, host).findall("devices/hostdev[@type='pci']")
+        return sorted(kvm.address(function) for function in functions)
+
+    def tidy(self, host: str) -> None:
+        self._give_type(host, 0)
+
+    def prepare_return(self, host: str) -> None:
+        self._give_type(host, self.TYPE)
+
+    def _give_type(self, host: str, number: int) -> None:
+        """Give all functions that no guest has a type, or none."""
+        guests = [{"id": domain.UUIDString()} for domain in self._domains(host)]
+        held = [item for guest in guests for item in self.devices_of(guest, host)]
+        for function in set(self.FUNCTIONS) - {*held}:
+            path = self.hosts[host].path(function) / "nvidia/current_vgpu_type"
+            if int(path.read_text()) != number:
+                sysfs.write(str(path), str(number), 10)
+
+
+class TwoCellsTest(celled.TwoCells, CardsTest):
+    """Each host has a cell, and takes its cell's shelved instances."""
+
+    SOME = 1
+    restart_host = celled.of_host(CardsTest.restart_host)
+    look = celled.of_host(CardsTest.look)
+    judge = celled.of_host(CardsTest.judge)
+    takeover = celled.of_host(CardsTest.takeover)
+    giving_back = celled.of_host(CardsTest.giving_back)
+    shelved = celled.of_host(CardsTest.shelved)
+    _adopt = celled.of_host(CardsTest._adopt)
+    _leave = celled.of_host(CardsTest._leave)
+
+    def is_last(self, host: str, hosts: Sequence[str]) -> bool:
+        return True
+
+    def instance(self, server: Server) -> objects.Instance:
+        admin = nova_context.get_admin_context()
+        mapping = objects.InstanceMapping.get_by_instance_uuid(admin, server["id"])
+        (host,) = (host for host, cell in celled.CELLS.items() if cell == mapping.cell_mapping.name)
+        with self.in_cell_of(host):
+            return super().instance(server)
+
+
+_CASES = (CardsTest, ReportedCardsTest, MediatedTest, FunctionsTest, TwoCellsTest)
+
+
 def _cloud(number: int, seed: int) -> Callable[[Walking], None]:
     return lambda case: case.walk(f"{seed} {number}")
 
 
 def _add_tests() -> None:
     """Give each class a test for each of its clouds, of which each is a fork of its own."""
-    seed, cases = int(os.environ.get(SEED, "0")), (CardsTest, ReportedCardsTest, MediatedTest)
-    for case in cases:
-        for number in range(int(os.environ.get(CLOUDS, "0")) // len(cases) or case.SOME):
+    seed, of = int(os.environ.get(SEED, "0")), int(os.environ.get(CLOUDS, "0"))
+    for case in _CASES:
+        for number in range(of // len(_CASES) or case.SOME):
             setattr(case, f"test_cloud_{number:04}", _cloud(number, seed))
 
 

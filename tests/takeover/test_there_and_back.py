@@ -93,6 +93,7 @@ class ThereAndBackTest(base.TakeoverTestCase):
         self.seen("both")
 
         self.on_each_host(tonight)
+        self.refuse_to_leave_a_resize("single")
         targets = {"single": THIRD, "vgpu": FIRST}
         self.use(_CARD_OF_OURS, _VGPU_OF_OURS, deleted="network", targets=targets)
         self.assertOurs()
@@ -125,11 +126,28 @@ class ThereAndBackTest(base.TakeoverTestCase):
         self.assertEqual(server["id"], proof["after"])
         self.assertIn("reset", proof["by"])
 
+    def refuse_to_leave_a_resize(self, name: str) -> None:
+        """Plan the way back while a resize may be reverted, which gives the card back."""
+        host = self.places[name]
+        self.resize({name: {}})
+        self.drivers[host] = base.STOCK
+        self._choose(host)
+        status, output = self.cloud.command("leave", host=host)
+        self.drivers[host] = base.OURS
+        self._choose(host)
+        self.assertEqual(1, status, output)
+        self.assertIn("a migration of it is finished", output)
+        self.perform("revertResize", "ACTIVE", name)
+        self.assertHave()
+
     def look(self) -> None:
-        """Look before the takeover, which finds nothing in the way."""
+        """Look before the takeover, which finds nothing in the way but the scheduler."""
 
         def look(host: str) -> list[str]:
             self._choose(host)
+            status, output = self.cloud.command("adopt", "--apply", host=host)
+            self.assertNotEqual(0, status, output)
+            self.assertIn("nothing is taken over without --with-gpufilter", output)
             status, output = self.cloud.command("shadow", "--json", host=host)
             self.assertEqual(0, status, output)
             found = json.loads(output[output.index("\n{") :])  # after what is logged
