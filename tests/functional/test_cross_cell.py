@@ -13,25 +13,15 @@ from nova.policies import base as base_policies
 from nova.policies import servers as servers_policies
 from nova.tests.functional.api import client
 
-from tests.functional import kvm
+from tests.functional import base, kvm
 
 _CELLS = (("host1", "cell1"), ("host2", "cell2"))
 
 
-class CrossCellTest(kvm.KVMServersTestBase):
-    NUMBER_OF_CELLS = 2
+class InCells(base.GPUServersTestBase):
+    """Two cells, with a host in each"""
 
-    def setUp(self) -> None:
-        super().setUp()
-        rules = {servers_policies.CROSS_CELL_RESIZE: base_policies.RULE_ADMIN_API}
-        self.policy.set_rules(rules, overwrite=False)
-        # There is no disk of which to take one.
-        snapshot = "nova.virt.libvirt.driver.LibvirtDriver.snapshot"
-        self.useFixture(fixtures.MonkeyPatch(snapshot, lambda *args, **kwargs: None))
-        for host, cell in _CELLS:
-            with self.in_cell_of(host):
-                self.start_host(host, cell_name=cell)
-        self.server = self.boot(self.gpu_flavor(1), host="host1")
+    NUMBER_OF_CELLS = 2
 
     @contextlib.contextmanager
     def in_cell_of(self, host: str) -> Iterator[None]:
@@ -50,9 +40,26 @@ class CrossCellTest(kvm.KVMServersTestBase):
             finally:
                 self.context = before
 
+    def start_hosts(self) -> None:
+        for host, cell in _CELLS:
+            with self.in_cell_of(host):
+                self.start_host(host, cell_name=cell)
+
     def one_period(self, name: str = "host1") -> None:
         with self.in_cell_of(name):
             super().one_period(name)
+
+
+class CrossCellTest(InCells, kvm.KVMServersTestBase):
+    def setUp(self) -> None:
+        super().setUp()
+        rules = {servers_policies.CROSS_CELL_RESIZE: base_policies.RULE_ADMIN_API}
+        self.policy.set_rules(rules, overwrite=False)
+        # There is no disk of which to take one.
+        snapshot = "nova.virt.libvirt.driver.LibvirtDriver.snapshot"
+        self.useFixture(fixtures.MonkeyPatch(snapshot, lambda *args, **kwargs: None))
+        self.start_hosts()
+        self.server = self.boot(self.gpu_flavor(1), host="host1")
 
     def test_fails_and_is_recovered(self) -> None:
         """Nova's conductor hands the destination an instance without its migration context, as it
