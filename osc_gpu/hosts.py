@@ -13,7 +13,7 @@ from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.scheduling import capacity
 from nova_gpu.core.scheduling.capacity import Group, Host
 from nova_gpu.core.sets import set_traits
-from osc_gpu import closed_hosts, query, rest
+from osc_gpu import closed_hosts, nova_lists, query, rest
 from osc_gpu.resource_request import Size
 
 _NO_SUCH_HOST = "Nova has no such host"
@@ -204,7 +204,7 @@ def compute_nodes(connection: Any) -> Mapping[str, tuple[str, str | None]]:
 
 def _nodes(connection: Any) -> list[Any]:
     with rest.clean_refusals("Nova"):
-        return list(connection.compute.hypervisors(details=True))
+        return list(nova_lists.nodes(connection.compute))
 
 
 def nodes_by_name(connection: Any) -> Mapping[str, str]:

@@ -7,6 +7,7 @@ All functions raise CommandError with one line about which service refused what.
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -14,6 +15,8 @@ from typing import Any, TypeVar
 from keystoneauth1 import exceptions as ks_exc
 from openstack import exceptions as sdk_exc
 from osc_lib import exceptions
+
+from osc_gpu import nova_lists
 
 # For allocation candidates: suffixes of several characters, same_subtree, root_required.
 _VERSION = "1.36"
@@ -35,24 +38,27 @@ class Snapshot:
 
     def __init__(self, connection: Any) -> None:
         self.placement = _Once(connection.placement)
-        self.compute = _Once(connection.compute)
+        compute = connection.compute
+        self.compute = _Once(compute, servers=functools.partial(nova_lists.servers, compute))
 
 
 class _Once:
     """An openstacksdk proxy that caches the answer to each call.
 
     :param proxy: the proxy that is called for answers
+    :param instead: functions that are called in place of its methods, by name
     """
 
-    def __init__(self, proxy: Any) -> None:
-        self._proxy = proxy
+    def __init__(self, proxy: Any, **instead: Callable[..., Any]) -> None:
+        self._proxy, self._instead = proxy, instead
         self._answers: dict[Any, Any] = {}
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def ask(*arguments: Any, **options: Any) -> Any:
             key = (name, arguments, frozenset(options.items()))
             if key not in self._answers:
-                answer = getattr(self._proxy, name)(*arguments, **options)
+                call = self._instead.get(name) or getattr(self._proxy, name)
+                answer = call(*arguments, **options)
                 # A generator's pages are read here, where the caller handles refusals.
                 self._answers[key] = list(answer) if isinstance(answer, Iterator) else answer
             return self._answers[key]

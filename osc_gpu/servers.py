@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,8 +22,6 @@ from osc_gpu.base_command import Lines
 
 # The last microversion in which diagnostics are the driver's own
 _DIAGNOSTICS = "2.47"
-# The attribute of a server that caches its request
-_REQUEST = "_nova_gpu_request"
 _FACT = re.compile(names.DIAGNOSTIC.format(r"(\d+)", "([a-z_]+)"))
 
 
@@ -61,13 +60,13 @@ def get(connection: Any, uuid: str) -> Any:
 
 def request_of(server: Any) -> FlavorRequest:
     """Return the GPU request of the flavor with which the server was created or resized."""
-    # openstacksdk builds the flavor at each access, which takes a millisecond, for thousands of
-    # servers.
-    known: FlavorRequest | None = vars(server).get(_REQUEST)
-    if known is None:
-        known = request.of((server.flavor or {}).get("extra_specs") or {})
-        vars(server)[_REQUEST] = known
-    return known
+    return _request(tuple(((server.flavor or {}).get("extra_specs") or {}).items()))
+
+
+@functools.lru_cache(maxsize=1024)
+def _request(specs: tuple[tuple[str, str], ...]) -> FlavorRequest:
+    """Return a request that is parsed once, for the thousands of servers that have it."""
+    return request.of(dict(specs))
 
 
 def boots_from_volume(server: Any) -> bool:

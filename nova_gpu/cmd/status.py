@@ -8,63 +8,37 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import logging
 import platform
 import sys
 import traceback
-from collections.abc import Callable
+from typing import Any
 
 import nova.virt
 from nova import context as nova_context
 from nova import exception as nova_exception
-from nova import objects, rpc
-from nova.db.api import api as api_db
-from nova.db.main import api as main_db
+from nova import objects
 from nova.limit import utils as limit_utils
 from nova.virt.libvirt import utils as libvirt_utils
+from oslo_config import cfg
 from oslo_upgradecheck import upgradecheck
-from oslo_utils import importutils
 
-from nova_gpu.cmd import card_facts, options, output
+from nova_gpu.cmd import card_facts, checks, options, output, way_back
+from nova_gpu.cmd.checks import Code, Result, listed, warning
 from nova_gpu.conf import CONF
-from nova_gpu.core import boundary, exception, names, release
+from nova_gpu.core import exception, names, release
 from nova_gpu.core.flavor import request, validation
 from nova_gpu.core.guest import machine_types
 from nova_gpu.core.scheduling import stats
 from nova_gpu.host.container import guest_processes
-from nova_gpu.host.pci import acs
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import signatures
 from nova_gpu.virt.delivery import pci_aliases
 
 _PROG = "nova-gpu-status"
-_Result = upgradecheck.Result
-_Code = upgradecheck.Code
-_ELSEWHERE = "Checked on controllers only, which have [api_database]connection."
 _FILTER = "nova_gpu.scheduler.filters.GPUFilter"
 _WEIGHER = "nova_gpu.scheduler.weights.GPUWeigher"
-_MOST_SHOWN = 20
 # As in oslo.upgradecheck: an error in this program is not a warning.
 _UNEXPECTED = 255
-_profiler = importutils.try_import("osprofiler.opts")
-
-
-def _connect() -> None:
-    """Initialise Nova's database connections in this process, as Nova's own commands do."""
-    objects.register_all()
-    # Nova reads osprofiler's options to connect, if that is installed, and oslo.messaging's to read
-    # a cell. Its own commands have registered both when they parsed the command line
-    # (nova.config.parse_args).
-    if _profiler is not None:
-        _profiler.set_defaults(CONF)
-    rpc.init(CONF)
-    # An operator waits, so one attempt replaces ten attempts with ten seconds in between.
-    for group in ("database", "api_database"):
-        CONF.set_override("max_retries", 1, group)
-        CONF.set_override("retry_interval", 0, group)
-    logging.getLogger("oslo_db.sqlalchemy.engines").setLevel(logging.ERROR)
-    main_db.configure(CONF)
-    api_db.configure(CONF)
 
 
 def _flavors_with_mistakes() -> list[str]:
@@ -96,16 +70,12 @@ def _hosts_of_another_version() -> list[str]:
     nova-scheduler finds fewer facts in a report of an older version of the format, and cannot read
     a newer one.
     """
-    context = nova_context.get_admin_context()
     hosts = []
-    for cell in objects.CellMappingList.get_all(context):
-        if cell.is_cell0():
-            continue
-        with nova_context.target_cell(context, cell) as in_cell:
-            for node in objects.ComputeNodeList.get_all(in_cell):
-                text = (node.stats or {}).get(names.STATS)
-                if text is not None and (reason := _differs(text)):
-                    hosts.append(f"{node.hypervisor_hostname}: {reason}")
+    for context in checks.in_cells():
+        for node in objects.ComputeNodeList.get_all(context):
+            text = (node.stats or {}).get(names.STATS)
+            if text is not None and (reason := _differs(text)):
+                hosts.append(f"{node.hypervisor_hostname}: {reason}")
     return sorted(hosts)
 
 
@@ -120,55 +90,46 @@ def _differs(text: str) -> str | None:
     return None if theirs == own else f"{theirs or 'an older release'}, not {own}"
 
 
-class Checks(upgradecheck.UpgradeCommands):
+class Checks(checks.Checks):
     """The checks of ``nova-gpu-status upgrade check``.
 
     The docstring of each check names where the problem occurs, and the problem.
-
-    :param connect: initialise Nova's database connections in this process
     """
-
-    def __init__(self, connect: Callable[[], None] = _connect) -> None:
-        super().__init__()
-        self._connect = connect
-        self._connected = False
 
     def _check_release(self) -> upgradecheck.Result:
         """everywhere: a release of Nova other than 2024.1 or 2025.1 to 2026.2 (29, 31 to 34)"""
         releases = signatures.untested()
         if releases is None:
-            return _Result(_Code.SUCCESS)
+            return Result(Code.SUCCESS)
         is_older = signatures.nova_release() < signatures.RELEASES[0]
-        return _Result(_Code.FAILURE if is_older else _Code.WARNING, releases)
+        return Result(Code.FAILURE if is_older else Code.WARNING, releases)
 
     def _check_options(self) -> upgradecheck.Result:
         """everywhere: names in ``[gpu]`` that are no options"""
-        return _listed(list(options.unknown()), "These options do not exist and have no effect:")
+        return listed(list(options.unknown()), "These options do not exist and have no effect:")
 
     def _check_filter(self) -> upgradecheck.Result:
         """controllers: ``GPUFilter`` missing in available_filters or enabled_filters"""
         available = _FILTER in CONF.filter_scheduler.available_filters
         enabled = "GPUFilter" in CONF.filter_scheduler.enabled_filters
         if available and enabled:
-            return _Result(_Code.SUCCESS)
+            return Result(Code.SUCCESS)
         message = (
             f"nova-scheduler needs [filter_scheduler]available_filters = {_FILTER} as "
             "well as nova.scheduler.filters.all_filters, and GPUFilter in enabled_filters"
         )
         if available or enabled:
-            return _Result(_Code.FAILURE, f"One of the two is missing: {message}.")
+            return Result(Code.FAILURE, f"One of the two is missing: {message}.")
         if self._is_controller():
-            return _warning(
-                f"Without GPUFilter flavors get no GPUs by their properties: {message}."
-            )
-        return _Result(_Code.SUCCESS, f"For controllers only: {message}.")
+            return warning(f"Without GPUFilter flavors get no GPUs by their properties: {message}.")
+        return Result(Code.SUCCESS, f"For controllers only: {message}.")
 
     def _check_weighers(self) -> upgradecheck.Result:
         """controllers: ``GPUWeigher`` as the only weigher"""
         # If this option has several lines, only the last counts.
         if CONF.filter_scheduler.weight_classes != [_WEIGHER]:
-            return _Result(_Code.SUCCESS)
-        return _warning(
+            return Result(Code.SUCCESS)
+        return warning(
             "Nova's own weighers are off, so that hosts without GPUs are not ranked; set in one "
             "line: [filter_scheduler]weight_classes = "
             f"nova.scheduler.weights.all_weighers,{_WEIGHER}."
@@ -177,7 +138,7 @@ class Checks(upgradecheck.UpgradeCommands):
     def _check_owners(self) -> upgradecheck.Result:
         """KVM hosts: cards that Nova offers too, by ``[pci]device_spec``"""
         if not CONF.pci.device_spec or CONF.libvirt.virt_type == "lxc":
-            return _Result(_Code.SUCCESS)
+            return Result(Code.SUCCESS)
         try:
             roots = Roots.of(CONF.gpu)
             spec = pci_aliases.DeviceSpec(CONF.pci.device_spec)
@@ -187,41 +148,27 @@ class Checks(upgradecheck.UpgradeCommands):
                 if (reason := spec.obstacle(gpu.functions, roots))
             ]
         except (exception.GPUError, nova_exception.NovaException, OSError, ValueError) as error:
-            return _warning(
+            return warning(
                 f"Cannot tell whether [pci]device_spec names cards of nova-gpu, too: {error}"
             )
-        return _listed(
+        return listed(
             cards, "Both Nova, by [pci]device_spec, and nova-gpu offer these cards to instances:"
         )
 
     def _check_ports(self) -> upgradecheck.Result:
         """KVM hosts: cards that PCI Express ports do not separate, one guest's at a time"""
-        if CONF.libvirt.virt_type == "lxc" or CONF.gpu.allow_ports_without_acs:
-            return _Result(_Code.SUCCESS)
-        try:
-            roots = Roots.of(CONF.gpu)
-            ports = acs.ports((card.address for card in card_facts.find()), roots)
-        except exception.GPUError as error:
-            return _warning(f"Cannot tell whether ports separate this host's cards: {error}")
-        faults = {**dict.fromkeys(ports, "can be read by root only"), **acs.read(ports, roots)}
-        lines = [
-            f"{', '.join(map(str, sorted(ports[port])))}: port {port} {fault}"
-            for port, fault in faults.items()
-            if fault
-        ]
-        return _listed(
-            lines,
+        return self.unseparated(
             "One guest at a time gets cards that PCI Express ports do not separate (see [gpu]"
-            "allow_ports_without_acs); guests that have them already keep them:",
+            "allow_ports_without_acs); guests that have them already keep them:"
         )
 
     def _check_flavors(self) -> upgradecheck.Result:
         """controllers: mistakes in flavors, but for architectures that no host has"""
-        return self._asked(_flavors_with_mistakes, "Instances of these flavors cannot be created:")
+        return self.asked(_flavors_with_mistakes, "Instances of these flavors cannot be created:")
 
     def _check_hosts(self) -> upgradecheck.Result:
         """controllers: hosts with an older or newer nova-gpu, by their reports"""
-        return self._asked(
+        return self.asked(
             _hosts_of_another_version,
             "These hosts run another release of nova-gpu than this one; install the same on all, "
             "and restart nova-compute (it reports again within a minute):",
@@ -230,30 +177,13 @@ class Checks(upgradecheck.UpgradeCommands):
     def _check_counted(self) -> upgradecheck.Result:
         """controllers with unified limits: flavors whose GPUs nova-api does not count"""
         if not limit_utils.use_unified_limits():
-            return _Result(_Code.SUCCESS)
-        return self._asked(
+            return Result(Code.SUCCESS)
+        return self.asked(
             _uncounted_flavors,
             "nova-api does not count the GPUs of these flavors; nova-scheduler does, if its "
             "configuration has unified limits as well. Add what they lack with openstack flavor "
             "set FLAVOR --property, so that nova-api refuses what exceeds a limit:",
         )
-
-    def _is_controller(self) -> bool:
-        return bool(CONF.api_database.connection)
-
-    def _asked(self, ask: Callable[[], list[str]], heading: str) -> upgradecheck.Result:
-        if not self._is_controller():
-            return _Result(_Code.SUCCESS, _ELSEWHERE)
-        try:
-            with boundary.crossed():
-                if not self._connected:
-                    self._connect()
-                    self._connected = True
-                return _listed(ask(), heading)
-        except boundary.Failure as error:
-            return _warning(
-                f"Nova's databases do not answer: {error.first_line}; see [api_database]connection."
-            )
 
     def _check_shim(self) -> upgradecheck.Result:
         """everywhere: a driver that Nova cannot import, such as one in another site directory"""
@@ -261,33 +191,33 @@ class Checks(upgradecheck.UpgradeCommands):
         try:
             importlib.import_module("nova.virt.gpu")
         except ImportError as error:
-            return _Result(
-                _Code.FAILURE,
+            return Result(
+                Code.FAILURE,
                 f"compute_driver = gpu.GPULibvirtDriver cannot be imported: {error}. Nova is in "
                 f"{nova.virt.__path__[0]}; install nova-gpu with that Nova's own pip, or as a "
                 "package of the same distribution.",
             )
-        return _Result(_Code.SUCCESS)
+        return Result(Code.SUCCESS)
 
     def _check_id_maps(self) -> upgradecheck.Result:
         """LXC hosts: ``[libvirt]uid_maps`` or ``gid_maps`` not set, or with ids of others"""
         if CONF.libvirt.virt_type != "lxc":
-            return _Result(_Code.SUCCESS)
+            return Result(Code.SUCCESS)
         if CONF.libvirt.uid_maps and CONF.libvirt.gid_maps:
             uids = guest_processes.ranges(CONF.libvirt.uid_maps)
-            return _listed(
+            return listed(
                 list(map(str, guest_processes.unknown(Roots.of(CONF.gpu), uids))),
                 "These processes run as users of [libvirt]uid_maps outside all containers. Until "
                 "they end, the cards of each instance that ends stay reserved; let no other "
                 "program of the host use these ids (/etc/subuid):",
             )
         if CONF.gpu.allow_privileged_containers:
-            return _warning(
+            return warning(
                 "Root in an instance is root on this host: [gpu]allow_privileged_containers is "
                 "true and [libvirt]uid_maps and gid_maps are not set."
             )
-        return _Result(
-            _Code.FAILURE,
+        return Result(
+            Code.FAILURE,
             "No GPU is offered to containers: set [libvirt]uid_maps and [libvirt]gid_maps.",
         )
 
@@ -295,14 +225,14 @@ class Checks(upgradecheck.UpgradeCommands):
         """KVM hosts: a default machine type without PCI Express"""
         # A controller has no compute_driver, and virt_type is kvm by default.
         if not CONF.compute_driver or CONF.libvirt.virt_type not in ("kvm", "qemu"):
-            return _Result(_Code.SUCCESS)
+            return Result(Code.SUCCESS)
         try:
             machine_types.refuse_without_pci_express(
                 libvirt_utils.get_default_machine_type(platform.machine())
             )
         except exception.GuestUnfit as error:
-            return _warning(f"For images that set no machine type: {error}.")
-        return _Result(_Code.SUCCESS)
+            return warning(f"For images that set no machine type: {error}.")
+        return Result(Code.SUCCESS)
 
     _upgrade_checks = (
         ("Nova's release is supported", _check_release),
@@ -320,17 +250,18 @@ class Checks(upgradecheck.UpgradeCommands):
     )
 
 
-def _warning(text: str) -> upgradecheck.Result:
-    return _Result(_Code.WARNING, text)
-
-
-def _listed(lines: list[str], heading: str) -> upgradecheck.Result:
-    if not lines:
-        return _Result(_Code.SUCCESS)
-    more = [f"and {len(lines) - _MOST_SHOWN} more"] if len(lines) > _MOST_SHOWN else []
-    # The library rewraps the text of its table, so line breaks would be lost.
-    text = "; ".join([*lines[:_MOST_SHOWN], *more])
-    return _warning(f"{heading} {text}")
+def add_commands(subparsers: Any) -> None:
+    """Add the command of this program, as ``oslo_upgradecheck`` does, with ``--back``."""
+    upgrade = subparsers.add_parser("upgrade")
+    upgrade.add_argument("check")
+    upgrade.add_argument(
+        "--json", action="store_true", help="Print the results as JSON, not as a table"
+    )
+    upgrade.add_argument(
+        "--back",
+        action="store_true",
+        help="Check what an older nova-gpu cannot take over, before it replaces this one",
+    )
 
 
 def main() -> int:
@@ -339,16 +270,16 @@ def main() -> int:
     It is 0 without problems, 1 for a warning, 2 if something must be done before the upgrade or the
     options cannot be read, 255 for an error in this program.
     """
-    upgradecheck.register_cli_options(CONF, Checks())
+    CONF.register_cli_opt(cfg.SubCommandOpt("command", handler=add_commands))
     try:
         with output.while_read():
             options.read(sys.argv[1:], _PROG)
             # The library's run() would print a traceback of every error.
-            upgradecheck.CONF = CONF
-            return int(CONF.command.action_fn())
+            upgradecheck.CONF = CONF  # for --json
+            return int((way_back.Checks() if CONF.command.back else Checks()).check())
     except (nova_exception.NovaException, *options.Unreadable) as error:
         print(f"{_PROG}: {options.told(error)}", file=sys.stderr)
-        return _Code.FAILURE
+        return Code.FAILURE
     except Exception:  # noqa: BLE001 nova-status has a status of its own for it
         traceback.print_exc()
         return _UNEXPECTED

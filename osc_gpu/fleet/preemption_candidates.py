@@ -323,7 +323,7 @@ def notify(connection: Any, server: Any, due: datetime.datetime, takers: str) ->
     """Write a notice into the server's metadata: when its GPUs are taken, and for *takers*."""
     metadata = {names.PREEMPT_AT: in_utc(due), names.PREEMPT_FOR: takers}
     with rest.clean_refusals("Nova"):
-        connection.compute.set_server_metadata(server, **metadata)
+        connection.compute.set_server_metadata(server.id, **metadata)
 
 
 def withdraw_notice(connection: Any, server: Any) -> None:
@@ -332,7 +332,7 @@ def withdraw_notice(connection: Any, server: Any) -> None:
     with rest.clean_refusals("Nova"):
         for key in keys:
             with contextlib.suppress(sdk_exc.NotFoundException):  # its user, or another run, did
-                connection.compute.delete_server_metadata(server, [key])
+                connection.compute.delete_server_metadata(server.id, [key])
 
 
 def takers(connection: Any, server: Any) -> Iterator[str]:

@@ -9,9 +9,6 @@ import re
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
-from oslo_config import cfg
-from oslo_upgradecheck import upgradecheck
-
 from nova_gpu.cmd import arguments, status
 
 
@@ -68,20 +65,9 @@ def _below(parser: argparse.ArgumentParser, line: str, said: str) -> Iterator[Co
         yield Command(" ".join([line.strip(), *map(str, names)]), plain(said), parser)
 
 
-def _add_status(subparsers: Any) -> None:
-    class Options(cfg.ConfigOpts):
-        """oslo.upgradecheck has its commands as an option of oslo.config."""
-
-        def register_cli_opt(self, opt: Any, group: Any = None) -> None:
-            if isinstance(opt, cfg.SubCommandOpt):
-                opt.handler(subparsers)
-
-    upgradecheck.register_cli_options(Options(), status.Checks())
-
-
 PROGRAMS: dict[str, Callable[[Any], None]] = {
     "nova-gpu": arguments.add_commands,
-    "nova-gpu-status": _add_status,
+    "nova-gpu-status": status.add_commands,
 }
 
 

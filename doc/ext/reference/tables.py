@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 from nova_gpu import notifications
 from nova_gpu.api import extra_spec_validators
-from nova_gpu.cmd import exporter, status
+from nova_gpu.cmd import checks as shared
+from nova_gpu.cmd import exporter, status, way_back
 
 from . import commands, traits
 
@@ -83,9 +84,9 @@ def _traits(listed: Iterable[traits.Trait]) -> Table:
     return Table(("trait", "what it says of the group"), (42, 58), rows)
 
 
-def _checks() -> Table:
+def _checks(checks: type[shared.Checks]) -> Table:
     rows = []
-    for name, judge in status.Checks._upgrade_checks:
+    for name, judge in checks._upgrade_checks:
         where, _, finds = (judge.__doc__ or "").partition("\n")[0].partition(": ")
         rows.append((name, where, finds))
     return Table(("check", "where", "what it finds"), (30, 16, 54), rows)
@@ -102,7 +103,8 @@ def _literals(text: str) -> str:
 
 
 TABLES: dict[str, Callable[[], Table]] = {
-    "checks": _checks,
+    "checks": lambda: _checks(status.Checks),
+    "checks-back": lambda: _checks(way_back.Checks),
     "commands": _commands,
     "events": _events,
     "extra-specs": _extra_specs,

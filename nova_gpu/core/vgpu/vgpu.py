@@ -48,7 +48,12 @@ def function_type(number: int, memory_mib: int | None = None) -> str:
 
 def is_function_type(type_id: str) -> bool:
     """Return whether *type_id* is that of virtual functions which need no vGPU type."""
-    return type_id == FUNCTION_TYPE or type_id.startswith(_DIVISION)
+    return type_id == FUNCTION_TYPE or is_divided_function_type(type_id)
+
+
+def is_divided_function_type(type_id: str) -> bool:
+    """Return whether *type_id* says how the card of such virtual functions is divided."""
+    return type_id.startswith(_DIVISION)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -60,6 +60,11 @@ _SHARING = (
 )
 
 
+def providers_file() -> pathlib.Path:
+    """Return the path of the file of :class:`nova_gpu.virt.inventory.provider_tree.Providers`."""
+    return pathlib.Path(CONF.state_path, "gpu-providers")
+
+
 class Discovery:
     """The reader of a host's cards; it reads the options once, and the host in each call.
 
@@ -82,7 +87,7 @@ class Discovery:
         self.proofs = pathlib.Path(CONF.state_path, "gpu-clean")
         self.vgpus = pathlib.Path(CONF.state_path, "gpu-vgpus")
         self.divided = pathlib.Path(CONF.state_path, "gpu-divided")
-        self.providers = pathlib.Path(CONF.state_path, "gpu-providers")
+        self.providers = providers_file()
         self.roots = Roots.of(CONF.gpu)
         self._selection = selection.Selection.parse(
             CONF.gpu.vendors, CONF.gpu.addresses, CONF.gpu.product_ids

@@ -305,6 +305,20 @@ class Providers:
         named = {names.parse_provider_name(nodename, name): uuids[name] for name in uuids}
         return {key: uuid for key, uuid in named.items() if key is not None}
 
+    def kept(self) -> list[GroupKey]:
+        """Return the groups of the host in the file, and none without a file.
+
+        :raises OSError, ValueError: if it cannot be read
+        """
+        try:
+            content = files.read_json(self._path)
+            node, by_name = str(content["node"]), list(content["providers"])
+        except FileNotFoundError:
+            return []
+        except (LookupError, TypeError) as error:
+            raise ValueError(f"{self._path} is no record of providers") from error
+        return list(filter(None, (names.parse_provider_name(node, name) for name in by_name)))
+
     def _asked(self, client: Any, provider_names: Collection[str]) -> dict[str, str]:
         while True:
             try:

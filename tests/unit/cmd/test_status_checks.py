@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
+import json
 import pathlib
 import platform
 from typing import Any
@@ -20,7 +21,7 @@ from nova.db.main import models as main_models
 from oslo_upgradecheck.upgradecheck import Code
 from oslo_utils.fixture import uuidsentinel as uuids
 
-from nova_gpu.cmd import status
+from nova_gpu.cmd import status, way_back
 from nova_gpu.core import names, release
 from nova_gpu.core.scheduling import stats
 from tests.fixtures import commands, hosts
@@ -41,15 +42,36 @@ def connect(*args, **kwargs):
 """
 
 
-class ChecksTest(test.TestCase):
+class _CloudTest(test.TestCase):
+    def assertResult(self, code: Code, text: str, result: Any) -> None:
+        self.assertEqual(code, result.code, result.details)
+        self.assertIn(text, result.details or "")
+
+    def add_flavor(self, name: str, extra_specs: dict[str, str]) -> objects.Flavor:
+        flavor = objects.Flavor(
+            nova_context.get_admin_context(),
+            name=name,
+            flavorid=name,
+            memory_mb=1,
+            vcpus=1,
+            root_gb=0,
+            ephemeral_gb=0,
+            swap=0,
+            rxtx_factor=1.0,
+            is_public=False,
+            disabled=False,
+            vcpu_weight=0,
+            extra_specs=extra_specs,
+        )
+        flavor.create()
+        return flavor
+
+
+class ChecksTest(_CloudTest):
     def setUp(self) -> None:
         super().setUp()
         # Nova's own fixture has connected them.
         self.checks = status.Checks(connect=lambda: None)
-
-    def assertResult(self, code: Code, text: str, result: Any) -> None:
-        self.assertEqual(code, result.code, result.details)
-        self.assertIn(text, result.details or "")
 
     def test_releases(self) -> None:
         for version, code in (
@@ -155,23 +177,6 @@ class ChecksTest(test.TestCase):
             result.details,
         )
 
-    def add_flavor(self, name: str, extra_specs: dict[str, str]) -> None:
-        objects.Flavor(
-            nova_context.get_admin_context(),
-            name=name,
-            flavorid=name,
-            memory_mb=1,
-            vcpus=1,
-            root_gb=0,
-            ephemeral_gb=0,
-            swap=0,
-            rxtx_factor=1.0,
-            is_public=False,
-            disabled=False,
-            vcpu_weight=0,
-            extra_specs=extra_specs,
-        ).create()
-
     def test_hosts(self) -> None:
         own = stats.Report(stats.HostStats("LXC", ()), release=release.running())
         report = stats.dumps(own)
@@ -212,17 +217,93 @@ class ChecksTest(test.TestCase):
             ).create()
 
 
+class WayBackTest(_CloudTest):
+    """What revision f284d885 cannot take over"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.back = way_back.Checks(connect=lambda: None)
+
+    def add_stopped(self, name: str, flavor: objects.Flavor, marked: bool, had: str = "") -> None:
+        resource = {"resource_class": had, "provider_uuid": uuids.group, "identifier": had}
+        context = nova_context.get_admin_context()
+        with nova_context.target_cell(context, self.cell_mappings["cell1"]) as in_cell:
+            objects.Instance(
+                in_cell,
+                uuid=getattr(uuids, name),
+                project_id="fake",
+                host="host1",
+                vm_state="stopped",
+                flavor=flavor,
+                old_flavor=None,
+                new_flavor=None,
+                system_metadata={"nova_gpu_released": "true"} if marked else {},
+                resources=objects.ResourceList(
+                    objects=[objects.Resource(**resource)] if had else []
+                ),
+            ).create()
+
+    def test_stopped_without_a_mark(self) -> None:
+        gpus, none = self.add_flavor("gpus", {"gpus": "1"}), self.add_flavor("none", {})
+        self.add_stopped("marked", gpus, marked=True)
+        self.add_stopped("keeps", gpus, marked=False, had=names.RESOURCE_CLASS)
+        self.add_stopped("without", none, marked=False)
+        self.assertEqual(Code.SUCCESS, self.back._check_stopped().code)
+        self.add_stopped("unmarked", gpus, marked=False, had="CUSTOM_PMEM_1GB")
+        result = self.back._check_stopped()
+        self.assertResult(Code.FAILURE, f": {uuids.unmarked} on host1", result)
+
+    def test_counts(self) -> None:
+        for name, value in (("one", "1"), ("apart", "= 1"), ("least", " >= 1")):
+            self.add_flavor(name, {"gpus": value})
+        self.assertEqual(Code.SUCCESS, self.back._check_counts().code)
+        self.add_flavor("whole", {"gpus": "=2"})
+        self.add_flavor("parts", {"vgpus": " >=2"})
+        text = "parts: vgpus=' >=2'; whole: gpus='=2'"
+        self.assertResult(Code.FAILURE, text, self.back._check_counts())
+
+    def test_host(self) -> None:
+        state = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        self.flags(state_path=str(state))
+        self.flags(virt_type="lxc", group="libvirt")
+        product = "10de:25b6 name=A2"
+        checks = [judge for _, judge in self.back._upgrade_checks]
+        for types, lines, command, codes in (
+            ((), [], [], (0, 0, 0)),
+            (("vf",), [product], [], (0, 0, 0)),
+            (("vf", "vf-of-2-16384mib"), ["10DE:25B6:10de:157e name=A2"], ["/bin/it"], (2, 2, 1)),
+        ):
+            of_node = {f"n1_gpu_1002_740f_vgpu_{item}": uuids.one for item in types}
+            text = json.dumps({"node": "n1", "providers": of_node})
+            (state / "gpu-providers").write_text(text)
+            self.flags(group="gpu", product=lines, divide_command=command)
+            found = [judge(self.back) for judge in checks[2:5]]
+            self.assertEqual(codes, tuple(int(result.code) for result in found), found)
+        (state / "gpu-providers").write_text("[]")
+        self.assertResult(Code.WARNING, "Cannot tell", self.back._check_functions())
+
+
 class UpgradeCheckTest(testtools.TestCase):
-    def check(self, status: int, conf: str) -> Any:
+    def check(self, status: int, conf: str, *options: str) -> Any:
         path = pathlib.Path(self.useFixture(fixtures.TempDir()).path) / "nova.conf"
         path.write_text(conf)
-        done = commands.run("nova_gpu.cmd.status", "--config-file", path, "upgrade", "check")
+        done = commands.run(
+            "nova_gpu.cmd.status", "--config-file", path, "upgrade", "check", *options
+        )
         self.assertEqual(status, done.returncode, done.stdout + done.stderr)
         return done
 
     def test_privileged_containers(self) -> None:
         done = self.check(2, "[libvirt]\nvirt_type = lxc\n")
         self.assertIn("[libvirt]uid_maps", done.stdout)
+
+    def test_back(self) -> None:
+        """By the other checks, which want no maps of ids, and as JSON"""
+        conf = "[libvirt]\nvirt_type = lxc\n[gpu]\ncount_models = true\n"
+        found = json.loads(self.check(1, conf, "--back", "--json").stdout)["checks"]
+        by_name = {check["check"]: check for check in found}
+        self.assertEqual([1], [item["result"] for item in found if item["result"]])
+        self.assertIn("count_models: ", by_name["Options have an effect"]["details"])
 
     def test_options_that_do_not_exist(self) -> None:
         """oslo.config ignores them without a word."""

@@ -21,6 +21,7 @@ class TestRun(base.BaseTestCase):
                 f"babbles: {babble}",
                 f"ahead: {late}",
                 f"a shell: {late}",
+                f"a command: {late}",
                 "others: True",
             ],
             found.splitlines(),
@@ -49,6 +50,7 @@ for name, run in (
     ("babbles", lambda: len(child.run([*python, "print('x' * 99_999)"], 200))),
     ("ahead", lambda: (ahead.start(), ahead.run(b"it\\n", 3))),
     ("a shell", lambda: child.run(["sh", "-c", "echo here; sleep 1000 & wait"], 3)),
+    ("a command", lambda: child.status_and_output([*python, hang], 3, {})),
 ):
     try:
         print(f"{name}: {run()}")

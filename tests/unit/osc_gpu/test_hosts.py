@@ -6,6 +6,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import fixtures
 from keystoneauth1 import session
 from nova import test
 from openstack import connection
@@ -42,8 +43,9 @@ class HostsTest(test.NoDBTestCase):
         )
         cloud = SimpleNamespace(
             placement=real.placement,
-            compute=SimpleNamespace(hypervisors=lambda details: iter(self.nodes)),
+            compute=None,
         )
+        self.useFixture(fixtures.MockPatchObject(hosts, "_nodes", lambda _: self.nodes))
         found = hosts.answers(cloud, _SMALL, request.of(words))
         return {each.host: (each.instances, each.reason) for each in found}
 

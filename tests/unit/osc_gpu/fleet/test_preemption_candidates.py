@@ -8,6 +8,7 @@ import unittest
 from types import SimpleNamespace
 from typing import Any
 
+import requests
 from openstack.compute.v2.server import Server
 from osc_lib import exceptions
 from oslo_utils import timeutils
@@ -65,11 +66,14 @@ class Nova:
         starts = (at(minutes).isoformat() for minutes in self.started)
         return [created, *(SimpleNamespace(action="start", start_time=each) for each in starts)]
 
-    def hypervisors(self, details: bool) -> list[Any]:
-        return [SimpleNamespace(name="host1", state="up")]
+    def get(self, url: str, **options: Any) -> requests.Response:
+        answer = requests.Response()
+        answer.status_code = 200
+        answer._content = b'{"hypervisors": [{"hypervisor_hostname": "host1", "state": "up"}]}'
+        return answer
 
-    def set_server_metadata(self, server: Server, **metadata: str) -> None:
-        self.asked.append(("told", server.id))
+    def set_server_metadata(self, uuid: str, **metadata: str) -> None:
+        self.asked.append(("told", uuid))
 
     def stop_server(self, server: Server) -> None:
         self.asked.append(("stop", server.id))
