@@ -80,7 +80,7 @@ class TenantsTest(plain.PlainServersTestBase):
         self.flags(group="gpu", link_groups=[" ".join(self.CARDS[::2]), " ".join(self.CARDS[1::2])])
         self.set_sharing(8)
         self.assertEqual((4, 4, 0), self.vgpus(), "more than the sets")
-        self.assertIn("gim lets up to 8 cards share their memory", self.log())
+        self.assertIn("gim may let up to 8 cards share their memory", self.log())
         self.set_sharing(2)
         self.assertEqual((4, 0, 0), self.vgpus())
         pair = self.boot(self.flavor(vgpus="= 2", vgpu_type="s== vf"))
