@@ -30,10 +30,9 @@ from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, GroupKey, PciAddress, Product
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Slot
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
-from nova_gpu.host import products
 from nova_gpu.host.pci import selection
 from nova_gpu.host.state import files
-from nova_gpu.host.vgpu import division, slots
+from nova_gpu.host.vgpu import division, preparation, slots
 from nova_gpu.virt import libvirt_errors, threads
 from nova_gpu.virt.delivery.delivery import Delivery, Grant
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
@@ -75,7 +74,7 @@ class VGPUs:
             *(self.cards, self._made, ledger, host.ways.sets), host.joined_cards.unseparated_cards
         )
         self._failed = failed
-        # Cards for which [gpu]divide_command has failed
+        # Cards of which a step of the preparation has failed
         self.unprepared: dict[PciAddress, Reasons] = {}
         # The instance of a vGPU that an earlier service made may be gone by now.
         ledger.was_used(self._made.instances())
@@ -153,6 +152,8 @@ class VGPUs:
             try:
                 with boundary.crossed():
                     is_prepared = self._is_prepared(card)
+                    if not is_prepared:
+                        nova_gpu.privsep.vgpu.begin_preparation(str(card.address))
                     ways.divide(str(card.address), wanted)
                     if not is_prepared:
                         self._prepare(card)
@@ -168,14 +169,14 @@ class VGPUs:
         return True
 
     def _is_prepared(self, card: GPU) -> bool:
-        """Return whether ``[gpu]divide_command`` has nothing to do for *card*.
+        """Return whether nothing is to be set on *card* before its first vGPU.
 
-        It is for cards of NVIDIA's, once since the host booted. A card that has vGPUs already is
-        left as it is.
+        That is done on cards of NVIDIA's, once since the host booted. A card that has vGPUs already
+        is left as it is.
 
         :raises OSError: if its vGPUs, or the id of the boot, cannot be read
         """
-        if not CONF.gpu.divide_command or card.product.vendor_id != products.NVIDIA:
+        if self._discovery.delivery.shares_driver or not preparation.of(card, CONF.gpu):
             return True
         boot_id = self._roots.boot_id()
         with contextlib.suppress(OSError, ValueError):
@@ -185,17 +186,16 @@ class VGPUs:
         return bool(divided and any(parent.made for parent in divided.parents.values()))
 
     def _prepare(self, card: GPU) -> None:
-        """Run ``[gpu]divide_command`` for *card*.
+        """Set what the options want of *card*, and run ``[gpu]divide_command``.
 
-        A run that did not succeed, because nova-compute died for example, is repeated at the next
-        start.
+        What did not succeed, because nova-compute died for example, is repeated at the next start.
 
         :raises DeviceUnavailable, InvalidOption: if it fails
         :raises OSError: if its success cannot be recorded
         """
         self._discovery.ways.forget_facts(card.address)
-        output = nova_gpu.privsep.vgpu.run_divide_command(str(card.address))
-        LOG.info("Ran [gpu]divide_command for GPU %s: %s", card.address, output.strip())
+        output = nova_gpu.privsep.vgpu.finish_preparation(str(card.address))
+        LOG.info("Prepared GPU %s for vGPUs: %s", card.address, output.strip())
         path = self._record(card)
         path.parent.mkdir(exist_ok=True)
         files.write_json(path, {"boot_id": self._roots.boot_id()})
