@@ -138,6 +138,14 @@ Related options:
 * ``[gpu]divide_command`` can set a time slice.
 """,
     ),
+    cfg.ListOpt(
+        "vgpu_params",
+        default=["enable_uvm", "enable_debugging", "enable_profiling", "frame_rate_limiter"],
+        help="""
+Names of the parameters of NVIDIA's vGPUs that ``gpu:vgpu_params`` of a flavor may set on this host.
+Profilers fix the clocks of the card, for the guests of its other vGPUs, too.
+""",
+    ),
     cfg.StrOpt(
         "vgpu_order",
         default=Order.DEPTH_FIRST,

@@ -34,6 +34,25 @@ def make(slot: str, instance_uuid: str) -> None:
 
 
 @nova_gpu.privsep.entrypoint.entrypoint
+def set_params(slot: str, instance_uuid: str, text: str) -> None:
+    """Give the vGPU of an instance at *slot* the parameters *text* instead of its own.
+
+    :raises DeviceUnavailable: if ``[gpu]vgpu_params`` does not permit one of them, or it has others
+        afterwards
+    """
+    place = vgpu.Slot.parse(slot)
+    for name in (param.partition("=")[0] for param in text.split(",") if text):
+        if name not in CONF.gpu.vgpu_params:
+            raise exception.DeviceUnavailable(
+                str(place.parent),
+                f"{slot}: [gpu]vgpu_params does not permit {name}",
+                "name it there, or take it out of the flavor",
+            )
+    uuid = vgpu.device_uuid(instance_uuid, place)
+    slots.set_params(place, uuid, text, Roots.of(CONF.gpu), CONF.gpu.bind_timeout)
+
+
+@nova_gpu.privsep.entrypoint.entrypoint
 def remove(slot: str, instance_uuid: str) -> None:
     """Remove the vGPU of an instance at *slot*, unless it is gone already.
 

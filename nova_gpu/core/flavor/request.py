@@ -273,7 +273,15 @@ class FlavorRequest:
         :raises InvalidExtraSpec: with the property and the reason
         """
         request_group.refuse_line_feeds(self.extra_specs)
-        _ = self.requests, self.hypervisor
+        _ = self.requests, self.hypervisor, self.vgpu_params
+
+    @functools.cached_property
+    def vgpu_params(self) -> str:
+        """The parameters of the vGPUs, as NVIDIA's driver takes them; empty without any.
+
+        :raises InvalidExtraSpec: if the flavor's value is no list of parameters
+        """
+        return extra_spec.VGPU_PARAMS.of(self.extra_specs) or ""
 
     @functools.cached_property
     def option_rom(self) -> bool:

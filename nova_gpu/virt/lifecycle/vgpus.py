@@ -28,7 +28,7 @@ from nova_gpu.core import availability, boundary, device, exception
 from nova_gpu.core.availability import Reasons, Scope, Source, Unavailable
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, GroupKey, PciAddress, Product
-from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Slot
+from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Slot, device_uuid
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.host.pci import selection
 from nova_gpu.host.state import files
@@ -203,10 +203,11 @@ class VGPUs:
     def _record(self, card: GPU) -> pathlib.Path:
         return self._discovery.divided / str(card.address)
 
-    def make(self, instance_uuid: str, wanted: Collection[Slot]) -> None:
+    def make(self, instance_uuid: str, wanted: Collection[Slot], params: str | None = None) -> None:
         """Create the instance's vGPUs at the slots *wanted*.
 
-        :raises DeviceUnavailable: if one of them cannot be made now
+        :param params: the parameters of NVIDIA's driver that each gets, ``None`` to leave them
+        :raises DeviceUnavailable: if one of them cannot be made now, or takes no such parameters
         """
         for slot in sorted(wanted):
             other = self._made.instances().get(slot)
@@ -236,6 +237,10 @@ class VGPUs:
                 ) from error
             finally:
                 self.cards.read_again(slot)
+            # A function may have those of its last guest.
+            uuid = device_uuid(instance_uuid, slot)
+            if params is not None and params != slots.params(slot, uuid, self._roots):
+                nova_gpu.privsep.vgpu.set_params(str(slot), instance_uuid, params)
 
     @contextlib.contextmanager
     def start(

@@ -15,7 +15,7 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import device, exception
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import PciAddress
-from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
 from nova_gpu.host import child
 from nova_gpu.host.vgpu import preparation, virtual_functions
 from nova_gpu.virt.delivery.delivery import Grant
@@ -67,6 +67,36 @@ class MadeAndRemovedTest(VGPUsTestCase):
         self.vgpus.retries.wait()
         self.assertMade()
         self.assertEqual(frozenset(), self.ledger.now.used)
+
+
+class ParamsTest(VGPUsTestCase):
+    """Of NVIDIA's vGPUs: a function's, and a mediated device's"""
+
+    def prepare(self) -> None:
+        self.host.add_gpu(PROFILED, "10de", "26b9", totalvfs=1)
+        (function,) = vgpu.add_functions(self.host, PROFILED, 1)
+        vgpu.set_profiles(self.host, function, {}, current=1155)
+        self.typed = Slot.parse(f"{function}/nvidia-1155/0")
+        self.file = self.host.path(function) / "nvidia/vgpu_params"
+        self.file.touch()
+        self.config = self.useFixture(config_fixture.Config(CONF)).config
+
+    def test_of_who_starts(self) -> None:
+        for params in ("enable_uvm=1", "enable_uvm=0,frame_rate_limiter=0", "", ""):
+            self.vgpus.make(MINE, [self.typed], params)
+            self.assertEqual(f"{params}\n" if params else "", self.file.read_text().lstrip("\n"))
+        self.vgpus.make(MINE, [ONE])
+        device = self.host.roots.sysfs / "bus/mdev/devices" / device_uuid(MINE, ONE)
+        pci.write(device / "nvidia/vgpu_params", "\n")
+        self.vgpus.make(MINE, [ONE], "enable_debugging=1")
+        self.assertEqual("enable_debugging=1\n", (device / "nvidia/vgpu_params").read_text())
+
+    def test_refused(self) -> None:
+        with self.assertRaisesRegex(exception.DeviceUnavailable, "does not permit disable_vnc"):
+            self.vgpus.make(MINE, [self.typed], "disable_vnc=1,enable_uvm=1")
+        self.file.unlink()
+        with self.assertRaisesRegex(exception.DeviceUnavailable, "enable_uvm=1 were not set"):
+            self.vgpus.make(MINE, [self.typed], "enable_uvm=1")
 
 
 class DivideCommandTest(VGPUsTestCase):
