@@ -228,7 +228,7 @@ class PreparedTest(VGPUsTestCase):
             self.booted(told, **options)
             self.assertIn(said, self.reason())
             card = self.vgpus.cards.look.cards.get(PciAddress.parse(PROFILED))
-            self.assertTrue(card is None or card.reasons)
+            self.assertFalse(card and not card.reasons, said)
 
 
 class FailedStartsTest(VGPUsTestCase):
