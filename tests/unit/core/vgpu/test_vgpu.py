@@ -114,36 +114,6 @@ def slot(type_id: str, number: int = 0, parent: PciAddress = CARD) -> Slot:
     return Slot(parent, type_id, number)
 
 
-class GPUInstancesTest(unittest.TestCase):
-    """Four 1g.24gb of an RTX PRO 6000, which vGPUs share by time"""
-
-    def test_one_size_in_each(self) -> None:
-        types = {
-            f"{gib}Q": VGPUType(
-                *(f"{gib}Q", None, gib * 1024),
-                per_card=96 // gib,
-                profile=47,
-                per_instance=24 // gib,
-            )
-            for gib in (3, 6, 12, 24)
-        }
-        functions = [PciAddress(0, 0x41, index >> 3, index & 7) for index in range(4, 60)]
-        for where, free in (
-            ([], [32, 16, 8, 4]),
-            ([1], [31, 12, 6, 3]),
-            ([1] * 8, [24, 12, 6, 3]),
-            ([1, 1, 2], [29, 8, 4, 2]),
-            ([None], [31, 12, 6, 3]),  # its place is unknown
-            ([None, None, 1], [29, 4, 2, 1]),  # in any two of the others
-        ):
-            empty = Parent(Kind.TYPED, dict.fromkeys(types, 1), {})
-            parents = dict.fromkeys(functions, empty)
-            for function, instance in zip(functions, where, strict=False):
-                parents[function] = Parent(Kind.TYPED, {}, {"3Q": 1}, gpu_instance=instance)
-            card = DividedCard(types, parents)
-            self.assertEqual(free, [vgpu_capacity.room(card, t).free for t in types], where)
-
-
 class MediatedTest(unittest.TestCase):
     def test_more_than_there_can_be(self) -> None:
         for per_card, total in ((4096, 4096), (4097, 3), (999_999_999, 3)):
@@ -165,11 +135,6 @@ class ProfilesTest(unittest.TestCase):
         self.assertEqual(6, vgpu_capacity.room(card, "nvidia-1414").free)  # of seven, six functions
         self.assertEqual(4, vgpu_capacity.room(card, "nvidia-1417").free)
         self.assertEqual(1, vgpu_capacity.room(card, "nvidia-1").free)
-
-    def test_sizes_mixed_on_a_card_that_can(self) -> None:
-        card = profiled(L40S, ["nvidia-1152", "nvidia-1155"], "nvidia-1155")
-        self.assertEqual(3, vgpu_capacity.room(card, "nvidia-1152").free)
-        self.assertEqual(1, vgpu_capacity.room(card, "nvidia-1155").free)
 
     def test_one_more_where_the_driver_says_so_and_no_more_is_known(self) -> None:
         """After a restart all that is listed may be the one type that the card has"""
