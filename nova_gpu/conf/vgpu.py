@@ -66,14 +66,15 @@ Related options:
         default=[],
         help="""
 A program of yours that prepares a card of NVIDIA's after its virtual functions are enabled and
-before a guest gets one: vGPUs of several sizes (``nvidia-smi vgpu -shm 1``), GPU instances
-(``nvidia-smi mig -cgi ... -C``), the scheduler of vGPUs. Set the option once for the absolute path
-of the program and once for each argument, in this order. There is no shell. nova-compute runs it as
-root at its first start after a boot of the host, for each card that ``[gpu]virtual_functions``
-names, with ``NOVA_GPU_ADDRESS`` and ``NOVA_GPU_PRODUCT`` in its environment, and not for a card
-that has vGPUs. If it fails, the card is not given, and it runs again at the next start: so it must
-be repeatable. Only root may own and be able to write the program and all folders above it. Only for
-hosts of KVM or QEMU guests.
+before a guest gets one, where ``[gpu]mig_profile``, ``[gpu]vgpu_mixed_sizes`` and
+``[gpu]vgpu_scheduler`` do not suffice: GPU instances of several profiles (``nvidia-smi mig -cgi ...
+-C``), a scheduler's time slice. It runs after what these set. Set the option once for the absolute
+path of the program and once for each argument, in this order. There is no shell. nova-compute runs
+it as root at its first start after a boot of the host, for each card that
+``[gpu]virtual_functions`` names, with ``NOVA_GPU_ADDRESS`` and ``NOVA_GPU_PRODUCT`` in its
+environment, and not for a card that has vGPUs. If it fails, the card is not given, and it runs
+again at the next start: so it must be repeatable. Only root may own and be able to write the
+program and all folders above it. Only for hosts of KVM or QEMU guests.
 
 Related options:
 
@@ -88,14 +89,61 @@ Related options:
 MIG profile for NVIDIA's cards, by the card's PCI address (``0000:3b:00.0=3g.71gb``) or product
 (``10de:2335=1g.18gb``); the address takes precedence. At its start nova-compute turns MIG mode on
 and makes as many instances of the profile as the card has room for, each with one compute instance,
-if no instance of Nova has the card whole. A card that has MIG instances is not changed: make a
-layout of several profiles with nvidia-smi or nvidia-mig-parted. A card named here is never offered
-whole, even if it could not be divided. Only for hosts of containers.
+if no instance of Nova has the card whole. A card named here is never offered whole, even if it
+could not be divided.
+
+On hosts of containers a card that has MIG instances is not changed: make a layout of several
+profiles with nvidia-smi or nvidia-mig-parted. On hosts of KVM or QEMU guests the GPU instances are
+for MIG-backed vGPUs, and the card must also be in ``[gpu]virtual_functions``: MIG mode is turned on
+before its functions are enabled, the instances are made afterwards, once after each boot of the
+host, and a card that has vGPUs is not changed. Otherwise the card is not given.
 
 Related options:
 
 * ``[gpu]vgpu_types`` says whether they are offered.
+* ``[gpu]virtual_functions``
 * ``[gpu]bind_timeout``
+""",
+    ),
+    cfg.ListOpt(
+        "vgpu_mixed_sizes",
+        default=[],
+        help="""
+Whether vGPUs of several memory sizes may share a card of NVIDIA's, by the card's PCI address
+(``0000:3b:00.0=true``) or product (``10de:26b9=true``); the address takes precedence. Without it
+the first vGPU fixes the size until the card has none. With it a card carries fewer of most types.
+nova-compute sets it once after each boot of the host, when it has enabled the card's virtual
+functions, unless the card has vGPUs; if that fails, the card is not given. The card must also be in
+``[gpu]virtual_functions``.
+
+Related options:
+
+* ``[gpu]virtual_functions``
+* ``[gpu]vgpu_scheduler``: ``fixed_share`` excludes it.
+""",
+    ),
+    cfg.ListOpt(
+        "vgpu_scheduler",
+        default=[],
+        help="""
+Scheduler of the vGPUs of NVIDIA's cards, by the card's PCI address (``0000:3b:00.0=equal_share``)
+or product (``10de:26b9=fixed_share``); the address takes precedence. ``best_effort``, NVIDIA's
+default, gives each vGPU what the others leave, and guarantees none a share; ``equal_share`` divides
+the card's time among the vGPUs that run, ``fixed_share`` by the largest number of the type. It is
+set when and as ``[gpu]vgpu_mixed_sizes`` is. Not for cards in MIG mode.
+
+Related options:
+
+* ``[gpu]virtual_functions``
+* ``[gpu]divide_command`` can set a time slice.
+""",
+    ),
+    cfg.ListOpt(
+        "vgpu_params",
+        default=["enable_uvm", "enable_debugging", "enable_profiling", "frame_rate_limiter"],
+        help="""
+Names of the parameters of NVIDIA's vGPUs that ``gpu:vgpu_params`` of a flavor may set on this host.
+Profilers fix the clocks of the card, for the guests of its other vGPUs, too.
 """,
     ),
     cfg.StrOpt(

@@ -78,6 +78,7 @@ PREEMPTIBLE = "gpu:preemptible"
 ON_PREEMPT = "gpu:on_preempt"
 VGPUS = "vgpus"
 VGPU_TYPE = "vgpu_type"
+VGPU_PARAMS = "gpu:vgpu_params"
 HEADS = "gpu:heads"
 
 # Nova's own word for PCI devices of its passthrough

@@ -14,7 +14,7 @@ from nova_gpu.host.mig import mig_layout
 from nova_gpu.host.nvidia import nvml_vgpus, vgpu_manager
 from nova_gpu.host.pci import privileged_cards, selection
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.vgpu import slots, virtual_functions
+from nova_gpu.host.vgpu import preparation, slots, virtual_functions
 
 # A guest's failed start waits for the journal.
 _JOURNAL_TIMEOUT_S = 5.0
@@ -31,6 +31,25 @@ def make(slot: str, instance_uuid: str) -> None:
     if privileged_cards.card_of(place.parent, CONF.gpu) is None:
         raise _unselected(place.parent)
     slots.make(place, uuid, Roots.of(CONF.gpu), CONF.gpu.bind_timeout)
+
+
+@nova_gpu.privsep.entrypoint.entrypoint
+def set_params(slot: str, instance_uuid: str, text: str) -> None:
+    """Give the vGPU of an instance at *slot* the parameters *text* instead of its own.
+
+    :raises DeviceUnavailable: if ``[gpu]vgpu_params`` does not permit one of them, or it has others
+        afterwards
+    """
+    place = vgpu.Slot.parse(slot)
+    for name in (param.partition("=")[0] for param in text.split(",") if text):
+        if name not in CONF.gpu.vgpu_params:
+            raise exception.DeviceUnavailable(
+                str(place.parent),
+                f"{slot}: [gpu]vgpu_params does not permit {name}",
+                "name it there, or take it out of the flavor",
+            )
+    uuid = vgpu.device_uuid(instance_uuid, place)
+    slots.set_params(place, uuid, text, Roots.of(CONF.gpu), CONF.gpu.bind_timeout)
 
 
 @nova_gpu.privsep.entrypoint.entrypoint
@@ -78,19 +97,31 @@ def enable_functions(address: str, number: int) -> None:
 
 
 @nova_gpu.privsep.entrypoint.entrypoint
-def run_divide_command(address: str) -> str:
-    """Run [gpu]divide_command for the card at *address*, and return its output.
+def begin_preparation(address: str) -> None:
+    """Set what the options want of the card at *address* before its functions are enabled.
 
-    :raises DeviceUnavailable: if ``[gpu]virtual_functions`` does not name the card, or the command
-        fails or does not end in time
+    :raises DeviceUnavailable: if ``[gpu]virtual_functions`` does not name the card, or as
+        :func:`nova_gpu.host.vgpu.preparation.begin`
+    """
+    card = _to_prepare(address)
+    wanted = preparation.of(card, CONF.gpu)
+    preparation.begin(card, wanted, Roots.of(CONF.gpu), CONF.gpu.bind_timeout)
+
+
+@nova_gpu.privsep.entrypoint.entrypoint
+def finish_preparation(address: str) -> str:
+    """Set what the options want of the card at *address*; return [gpu]divide_command's output.
+
+    :raises DeviceUnavailable: if ``[gpu]virtual_functions`` does not name the card, a setting
+        fails, or the command fails or does not end in time
     :raises InvalidOption: if users other than root can change the program
     """
-    place = model.PciAddress.parse(address)
-    card = privileged_cards.card(place, CONF.gpu)
-    values = virtual_functions.parse(CONF.gpu.virtual_functions)
-    if card is None or selection.value_of(card, values) is None:
-        raise _unselected(place)
+    card = _to_prepare(address)
+    wanted = preparation.of(card, CONF.gpu)
+    preparation.finish(card, wanted, Roots.of(CONF.gpu), CONF.gpu.bind_timeout)
     command, option = CONF.gpu.divide_command, "divide_command"
+    if not command:
+        return ""
     try:
         status, output = clean_command.run(
             *(command, card, model.DeliveryMode.VGPU, CONF.gpu.bind_timeout), option=option
@@ -103,6 +134,15 @@ def run_divide_command(address: str) -> str:
             address, f"[gpu]{option} {reason}", "correct that, and start nova-compute again"
         )
     return output
+
+
+def _to_prepare(address: str) -> model.GPU:
+    place = model.PciAddress.parse(address)
+    card = privileged_cards.card(place, CONF.gpu)
+    values = virtual_functions.parse(CONF.gpu.virtual_functions)
+    if card is None or selection.value_of(card, values) is None:
+        raise _unselected(place)
+    return card
 
 
 @nova_gpu.privsep.entrypoint.entrypoint

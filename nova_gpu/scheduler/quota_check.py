@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from nova import context as nova_context
-from nova import exception as nova_exception
 from nova import objects
 from nova.scheduler.client import report
 
@@ -12,7 +11,7 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import names
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.quota import limits
-from nova_gpu.scheduler import multi_create
+from nova_gpu.scheduler import multi_create, requested_gpus
 
 
 def refuse_over(
@@ -40,18 +39,9 @@ def _keeps_gpus(ctxt: nova_context.RequestContext, spec: objects.RequestSpec) ->
 
     A new instance has none, nor has one that is unshelved or released its GPUs at a stop.
     """
-    try:
-        mapping = objects.InstanceMapping.get_by_instance_uuid(ctxt, spec.instance_uuid)
-        if mapping.cell_mapping is None:
-            return False
-        with nova_context.target_cell(ctxt, mapping.cell_mapping) as in_cell:
-            instance = objects.Instance.get_by_uuid(
-                in_cell, spec.instance_uuid, expected_attrs=["flavor", "resources"]
-            )
-    except (nova_exception.InstanceMappingNotFound, nova_exception.InstanceNotFound):
-        return False
+    instance = requested_gpus.instance_with_flavor(ctxt, spec)
     return (
-        instance.host is not None
-        and instance.flavor.flavorid == spec.flavor.flavorid
+        instance is not None
+        and instance.host is not None
         and any(names.is_gpu_class(item.resource_class) for item in instance.resources or ())
     )

@@ -28,6 +28,7 @@ from nova_gpu.core.flavor.request import GPURequest, Request
 from nova_gpu.core.scheduling import reasons
 from nova_gpu.scheduler import (
     closed_hosts,
+    divisions,
     multi_create,
     obstacles,
     placement,
@@ -92,6 +93,7 @@ def gpu_request_filter(
             if spelled_out is None:
                 unknown = reasons.unknown_name(request, known) or _NONE_FITS
                 raise refusal(ctxt, request_spec, unknown, whole)
+        spelled_out = divisions.named(ctxt, request_spec, spelled_out or {})
         closed_hosts.forbid(ctxt, request_spec, flavor)
         quota_check.refuse_over(ctxt, request_spec, flavor)
     except exception.QuotaExceeded as e:

@@ -6,6 +6,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from nova import context as nova_context
+from nova import exception as nova_exception
 from nova import objects
 
 from nova_gpu.core import names
@@ -46,6 +48,26 @@ def from_spec(spec: objects.RequestSpec) -> Requested:
         _pci_devices(spec),
         bool(properties.get(names.IMAGE_HIDDEN)),
     )
+
+
+def instance_with_flavor(
+    ctxt: nova_context.RequestContext, spec: objects.RequestSpec
+) -> objects.Instance | None:
+    """Return the instance of *spec* with its flavor and resources.
+
+    Return ``None`` if it exists not yet, or has another flavor than *spec* asks for.
+    """
+    try:
+        mapping = objects.InstanceMapping.get_by_instance_uuid(ctxt, spec.instance_uuid)
+        if mapping.cell_mapping is None:
+            return None
+        with nova_context.target_cell(ctxt, mapping.cell_mapping) as in_cell:
+            instance = objects.Instance.get_by_uuid(
+                in_cell, spec.instance_uuid, expected_attrs=["flavor", "resources"]
+            )
+    except (nova_exception.InstanceMappingNotFound, nova_exception.InstanceNotFound):
+        return None
+    return instance if instance.flavor.flavorid == spec.flavor.flavorid else None
 
 
 def _pci_devices(spec: objects.RequestSpec) -> int | None:

@@ -80,7 +80,7 @@ class TenantsTest(plain.PlainServersTestBase):
         self.flags(group="gpu", link_groups=[" ".join(self.CARDS[::2]), " ".join(self.CARDS[1::2])])
         self.set_sharing(8)
         self.assertEqual((4, 4, 0), self.vgpus(), "more than the sets")
-        self.assertIn("gim lets up to 8 cards share their memory", self.log())
+        self.assertIn("gim may let up to 8 cards share their memory", self.log())
         self.set_sharing(2)
         self.assertEqual((4, 0, 0), self.vgpus())
         pair = self.boot(self.flavor(vgpus="= 2", vgpu_type="s== vf"))
@@ -96,3 +96,32 @@ class TenantsTest(plain.PlainServersTestBase):
         self._delete_server(other)
         self.set_sharing(1)
         self.assertEqual((4, 0, 2), self.vgpus())
+
+
+class SizesTest(plain.PlainServersTestBase):
+    """MI300X with one function, but on the second host with eight"""
+
+    MACHINE = "cpu-only"
+    CARD = "0000:03:00.0"
+
+    def prepare(self, host: hosts.Host) -> None:
+        host.add_gpu(self.CARD, "1002", "74a1", class_code=0x120000, driver="gim", totalvfs=8)
+        for number in range(8 if len(self.hosts) == 2 else 1):
+            host.add_vf(self.CARD, f"0000:03:02.{number}")
+        host.set_autoprobe(self.CARD, enabled=False)
+
+    def test_no_move_changes_the_size(self) -> None:
+        any_size = self.flavor(**plain.FLAVOR)
+        whole = self.boot(any_size)
+        self.start_host("host2")
+        self.period("host2")
+        self.assertIn("of several sizes; allowed: vf-of-1, vf-of-8", self.boot_refused(any_size))
+        eighth = self.boot(self.flavor(vgpus="= 1", vgpu_type="s== vf-of-8"))
+        self.assertEqual("host2", self.host_of(eighth))
+        said = " ".join(self.refused({"migrate": None}, whole))
+        self.assertIn("No valid host", said)
+        self.start_host("host3")
+        self.period("host3")
+        self._migrate_server(whole)
+        self.confirm(whole, "host1")
+        self.assertEqual("host3", self.host_of(whole))

@@ -214,6 +214,16 @@ HEADS = Word(
     fact=lambda facts: facts.type and facts.type.heads,
     option=Option("--heads", "Displays of each vGPU (2, or '>= 2', ...)", "<n>"),
 )
+VGPU_PARAMS = Word(
+    names.VGPU_PARAMS,
+    "Parameters of NVIDIA's vGPUs: ``enable_uvm=1`` (unified memory), ``enable_debugging=1``, "
+    "``enable_profiling=1``, ``frame_rate_limiter=0``. The host's ``[gpu]vgpu_params`` permits "
+    "them. NVIDIA's driver migrates no running guest with one of the first three. Only in a flavor "
+    "that asks for vGPUs.",
+    parsers.ALLOWED_PARAMS,
+    parsers.parse_params,
+    About.PARTS,
+)
 OPTION_ROM = Word(
     names.OPTION_ROM,
     "Whether a KVM guest sees the option ROMs of its GPUs. It does unless this says ``false``.",
@@ -332,7 +342,8 @@ WORDS: tuple[Word[Any], ...] = (
         lambda name, text: parsers.parse_count(text, name),
         About.PARTS,
     ),
-    *(VGPU_TYPE, HEADS, HYPERVISOR_TYPE, OPTION_ROM, GUEST_TOPOLOGY, MOVE, ON_STOP, ON_STOP_MOVE),
+    *(VGPU_TYPE, HEADS, VGPU_PARAMS, HYPERVISOR_TYPE, OPTION_ROM, GUEST_TOPOLOGY, MOVE),
+    *(ON_STOP, ON_STOP_MOVE),
     Word(
         names.PREEMPTIBLE,
         "The instance is preemptible: after a minimum time with its GPUs, ``30m``, and a notice, "

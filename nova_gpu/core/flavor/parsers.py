@@ -16,9 +16,13 @@ from nova_gpu.core.flavor.request_group import MAX_GPUS
 ALLOWED_COUNTS = f"'= N' or N, with N from 1 to {MAX_GPUS}"
 ALLOWED_TYPES = "the id or the name of a vGPU type, NAME or 's== NAME'"
 ALLOWED_SWITCH = "true or false"
+ALLOWED_PARAMS = "name=number, several with commas: enable_uvm=1,frame_rate_limiter=0"
 
 _KVM = {"kvm": names.QEMU}
 _SYNONYMS = {names.HYPERVISOR: _KVM, names.HYPERVISOR_TYPE: _KVM}
+# A parameter of NVIDIA's vGPU plugin; the driver keeps 1024 characters of all.
+_MOST_PARAMS = 16
+_PARAM = re.compile("[a-z][a-z_]{0,31}=[0-9]{1,9}")
 _OF_SEVERAL_WORDS = frozenset({names.MODEL, names.VGPU_TYPE})
 
 # The values of Nova's own booleans in flavors (oslo.utils' strutils.bool_from_string).
@@ -115,6 +119,22 @@ def parse_vgpu_type(key: str, text: str) -> Condition:
         reason = "the vGPUs of an instance are of one type"
         raise exception.InvalidExtraSpec(key, text, reason, ALLOWED_TYPES)
     return stated
+
+
+def parse_params(key: str, text: str) -> str:
+    """Return the parameters of vGPUs in *text* without white space, in the order of their names.
+
+    :raises InvalidExtraSpec: if the value of *key* is not one of ALLOWED_PARAMS
+    """
+    params = sorted(param.strip() for param in text.split(","))
+    names_ = [param.partition("=")[0] for param in params]
+    if len(params) > _MOST_PARAMS or not all(map(_PARAM.fullmatch, params)):
+        reason = "it is no list of parameters"
+    elif len(set(names_)) < len(names_):
+        reason = "it names a parameter twice"
+    else:
+        return ",".join(params)
+    raise exception.InvalidExtraSpec(key, text, reason, ALLOWED_PARAMS)
 
 
 def parse_switch(key: str, extra_specs: Mapping[str, str], *, otherwise: bool) -> bool:

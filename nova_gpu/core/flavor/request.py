@@ -275,7 +275,15 @@ class FlavorRequest:
         request_group.refuse_line_feeds(self.extra_specs)
         if self.requests:
             request_group.refuse_traits_alone(self.extra_specs)
-        _ = self.hypervisor
+        _ = self.hypervisor, self.vgpu_params
+
+    @functools.cached_property
+    def vgpu_params(self) -> str:
+        """The parameters of the vGPUs, as NVIDIA's driver takes them; empty without any.
+
+        :raises InvalidExtraSpec: if the flavor's value is no list of parameters
+        """
+        return extra_spec.VGPU_PARAMS.of(self.extra_specs) or ""
 
     @functools.cached_property
     def option_rom(self) -> bool:

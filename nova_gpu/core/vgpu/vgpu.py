@@ -65,6 +65,9 @@ class VGPUType:
     the share of a MIG card's compute. ``profile`` is the driver's number of the GPU instance
     profile that the vGPUs are made from: types with different profiles do not share capacity.
     ``per_instance`` is how many vGPUs one such GPU instance carries, all of one memory size.
+    ``places`` are where on the card a vGPU can begin, in a unit of the driver's, and ``place_size``
+    is how much it takes there. They are empty and ``None`` unless the card's vGPUs may be of
+    several sizes.
     """
 
     id: str
@@ -77,6 +80,8 @@ class VGPUType:
     profile: int | None = None
     per_guest: int | None = None
     per_instance: int | None = None
+    places: tuple[int, ...] = ()
+    place_size: int | None = None
 
 
 class Kind(enum.Enum):
@@ -100,8 +105,8 @@ class Parent:
     ``available`` is how many more vGPUs of each type its driver can make, ``made`` how many exist,
     both by the type's id. ``numbers`` are the slot numbers of the card's MIG instances, by the id
     of their type (:func:`slot_number`); empty for any other kind. ``gpu_instance`` is the id of the
-    GPU instance that the vGPU of a virtual function is in, ``None`` if there is none or it is
-    unknown.
+    GPU instance that the vGPU of a virtual function is in, and ``place`` is where on the card it
+    begins (:attr:`VGPUType.places`); each is ``None`` if there is none or it is unknown.
     """
 
     kind: Kind
@@ -109,6 +114,7 @@ class Parent:
     made: Mapping[str, int]
     numbers: Mapping[str, Collection[int]] = dataclasses.field(default_factory=dict)
     gpu_instance: int | None = None
+    place: int | None = None
 
     def is_made(self, slot: Slot) -> bool:
         """Return whether the vGPU of *slot* exists; not for a function of kind ``MEDIATED``."""

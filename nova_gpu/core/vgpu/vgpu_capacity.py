@@ -131,6 +131,8 @@ def _left(card: DividedCard, facts: VGPUType) -> int | None:
         return None
     if (left := _left_in_instances(card, facts, most)) is not None:
         return left
+    if (left := _left_in_places(card, facts)) is not None:
+        return left
     made: collections.Counter[str] = collections.Counter()
     for parent in card.parents.values():
         made.update(parent.made)
@@ -144,25 +146,51 @@ def _left(card: DividedCard, facts: VGPUType) -> int | None:
 def _left_in_instances(card: DividedCard, facts: VGPUType, most: int) -> int | None:
     """Return how many more vGPUs fit into GPU instances that several of them share by time.
 
-    A GPU instance carries vGPUs of one memory size (measured: bigstack-oss/cubecos). Return
-    ``None`` if the type has no such instances, or it is unknown where the existing vGPUs are.
+    A GPU instance carries vGPUs of one memory size (measured: bigstack-oss/cubecos). If it is
+    unknown where a vGPU of another size is, it counts as alone in its instance. Return ``None`` if
+    the type has no such instances, or the type of an existing vGPU is unknown.
 
     :param most: how many vGPUs of the type the card's GPU instances carry
     """
     capacity = facts.per_instance
     if facts.profile is None or not capacity:
         return None
-    counts: collections.Counter[int] = collections.Counter()
+    counts: collections.Counter[int | PciAddress | None] = collections.Counter()
     sizes = {}
-    for parent in card.parents.values():
+    for address, parent in card.parents.items():
         for other in (card.types.get(type_id) for type_id in parent.made):
-            if other is None or (other.profile == facts.profile and parent.gpu_instance is None):
+            if other is None:
                 return None
-            if other.profile == facts.profile and parent.gpu_instance is not None:
-                counts[parent.gpu_instance] += 1
-                sizes[parent.gpu_instance] = other.memory_mib
+            if other.profile == facts.profile:
+                is_alone = parent.gpu_instance is None and other.memory_mib != facts.memory_mib
+                instance = address if is_alone else parent.gpu_instance
+                counts[instance] += 1
+                sizes[instance] = other.memory_mib
     same = (capacity - count for g, count in counts.items() if sizes[g] == facts.memory_mib)
     return (most // capacity - len(counts)) * capacity + sum(same)
+
+
+def _left_in_places(card: DividedCard, facts: VGPUType) -> int | None:
+    """Return how many more vGPUs fit on a card whose vGPUs may be of several sizes.
+
+    Each takes a part of the card, at one of the places of its type (NVIDIA's vGPU user guide and
+    nvml.h on placements). Return ``None`` if the type has no places, or the place of an existing
+    vGPU is unknown.
+    """
+    if not facts.places or not facts.place_size:
+        return None
+    parts = []
+    for parent in card.parents.values():
+        for other in (card.types.get(type_id) for type_id in parent.made):
+            if other is None or other.place_size is None or parent.place is None:
+                return None
+            parts.append((parent.place, parent.place + other.place_size))
+    left, end = 0, 0
+    for place in sorted(facts.places):
+        after = place + facts.place_size
+        if place >= end and all(stop <= place or start >= after for start, stop in parts):
+            left, end = left + 1, after
+    return left
 
 
 def _weight(card: DividedCard, other: VGPUType, facts: VGPUType) -> int:

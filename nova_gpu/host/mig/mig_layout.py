@@ -151,15 +151,24 @@ def make(card: PciAddress, profile: str, roots: Roots, timeout_s: float) -> int:
     :raises DeviceUnavailable: if it cannot be divided. Instances that were created before the
         failure are removed, unless *timeout_s* passes first.
     """
+    return 0 if gpu_instances.is_divided(card, roots) else fill(card, profile, roots, timeout_s)
+
+
+def fill(card: PciAddress, profile: str, roots: Roots, timeout_s: float) -> int:
+    """Divide *card* as :func:`make` does, also if it has instances already. Needs root.
+
+    Return how many instances of the profile it has then, each with a compute instance. Without a
+    *profile* only turn MIG mode on.
+
+    :raises DeviceUnavailable: as :func:`make`
+    """
 
     def refused(reason: str, remedy: str) -> exception.DeviceUnavailable:
-        text = f"[gpu]{_OPTION} wants MIG instances {profile} of it: {reason}"
+        text = f"[gpu]{_OPTION} wants MIG instances {profile or 'later'} of it: {reason}"
         return exception.DeviceUnavailable(str(card), text, remedy)
 
     if gpu_instances.gpu_minor(card, roots) is None:
         raise refused("it is not bound to NVIDIA's driver", "bind it to that driver")
-    if gpu_instances.is_divided(card, roots):
-        return 0
     command = [sys.executable, "-P", "-c", _MAKER, str(card), profile, str(_TRIES)]
     try:
         answer = json_text.parse(child.run(command, timeout_s))

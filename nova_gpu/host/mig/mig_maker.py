@@ -5,7 +5,8 @@ It runs as a process of its own, like every call that may hang in the driver
 (:mod:`nova_gpu.host.child`): a thread of the privsep daemon that hangs cannot be ended, and NVML
 keeps the card open in its process until nvmlShutdown, which a hanging call never reaches. It
 imports nvidia-ml-py and the standard library only. Its arguments are a card's PCI address, a
-profile (``1g.18gb``) and the number of attempts to turn MIG mode on; it prints one of ::
+profile (``1g.18gb``), or nothing to turn MIG mode on only, and the number of attempts to do that;
+it prints one of ::
 
     {"made": 7}
     {"error": "why there are none"}
@@ -15,6 +16,7 @@ Source: NVIDIA's MIG user guide; nvml.h on nvmlDeviceSetMigMode and on GPU insta
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import json
 import sys
@@ -29,6 +31,8 @@ except ImportError as missing:  # it is not on all hosts
     sys.exit()
 
 _TRY_AGAIN_S = 1.0
+# More than a card has of GPU instances, or one of them of compute instances
+_MOST_INSTANCES = 64
 _NOT_NOW = "MIG mode cannot be turned on now: a process uses the card, or it must be reset for that"
 
 
@@ -39,7 +43,9 @@ class _Refused(Exception):
 def _make(address: str, profile: str, tries: int) -> int:
     """Divide the card into as many instances of *profile* as it has room for; return how many.
 
-    After a failure remove those that were created, and turn MIG mode off if it was off before.
+    GPU instances of the profile that exist count, and get the compute instance that they lack:
+    after a run that was killed, for example. After a failure remove what was created, and turn MIG
+    mode off if it was off before.
     """
     card = pynvml.nvmlDeviceGetHandleByPciBusId(address.encode())
     undo: list[Callable[[], object]] = []
@@ -47,23 +53,49 @@ def _make(address: str, profile: str, tries: int) -> int:
         if pynvml.nvmlDeviceGetMigMode(card)[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
             card = _turn_on(address, tries)
             undo.append(lambda: pynvml.nvmlDeviceSetMigMode(card, pynvml.NVML_DEVICE_MIG_DISABLE))
+        if not profile:
+            return 0
         profiles = _profiles(card)
         if profile not in profiles:
             raise _Refused(f"it has no profile {profile}; it has {', '.join(profiles) or 'none'}")
+        instances = _instances(card, profiles[profile])
+        lacking = [instance for instance in instances if not _has_compute(instance)]
         room = int(pynvml.nvmlDeviceGetGpuInstanceRemainingCapacity(card, profiles[profile]))
-        if room < 1:
+        if room < 1 and not instances:
             raise _Refused(f"it has no room for an instance of {profile}")
-        for _ in range(room):
-            instance = pynvml.nvmlDeviceCreateGpuInstance(card, profiles[profile])
-            undo.append(functools.partial(pynvml.nvmlGpuInstanceDestroy, instance))
-            whole = _largest(instance)
+        for number in range(len(lacking) + room):
+            if number < len(lacking):
+                instance = lacking[number]
+            else:
+                instance = pynvml.nvmlDeviceCreateGpuInstance(card, profiles[profile])
+                undo.append(functools.partial(pynvml.nvmlGpuInstanceDestroy, instance))
+            whole = max(_compute_profiles(instance))[1]
             compute = pynvml.nvmlGpuInstanceCreateComputeInstance(instance, whole)
             undo.append(functools.partial(pynvml.nvmlComputeInstanceDestroy, compute))
     except BaseException:
         for step in reversed(undo):
             step()
         raise
-    return room
+    return len(instances) + room
+
+
+def _instances(card: Any, profile: int) -> list[Any]:
+    """Return NVML's handles of the card's GPU instances of the profile."""
+    handles = (pynvml.c_nvmlGpuInstance_t * _MOST_INSTANCES)()
+    count = ctypes.c_uint(_MOST_INSTANCES)
+    pynvml.nvmlDeviceGetGpuInstances(card, profile, handles, ctypes.byref(count))
+    return list(handles[: count.value])
+
+
+def _has_compute(instance: Any) -> bool:
+    """Return whether the GPU instance has a compute instance of any profile."""
+    handles = (pynvml.c_nvmlComputeInstance_t * _MOST_INSTANCES)()
+    for _, profile in _compute_profiles(instance):
+        count = ctypes.c_uint(_MOST_INSTANCES)
+        pynvml.nvmlGpuInstanceGetComputeInstances(instance, profile, handles, ctypes.byref(count))
+        if count.value:
+            return True
+    return False
 
 
 def _turn_on(address: str, tries: int) -> Any:
@@ -97,8 +129,8 @@ def _profiles(card: Any) -> dict[str, int]:
     return profiles
 
 
-def _largest(instance: Any) -> int:
-    """Return NVML's id of the compute instance profile with the most slices of *instance*."""
+def _compute_profiles(instance: Any) -> list[tuple[int, int]]:
+    """Return the slices of each compute instance profile of *instance*, and NVML's id of it."""
     sizes = []
     for number in range(pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
         try:
@@ -110,7 +142,7 @@ def _largest(instance: Any) -> int:
         sizes.append((info.sliceCount, info.id))
     if not sizes:
         raise _Refused("its GPU instances have no compute profile")
-    return int(max(sizes)[1])
+    return sizes
 
 
 def main(address: str, profile: str, tries: str) -> dict[str, Any]:

@@ -287,9 +287,7 @@ def _vgpus(addresses: Sequence[str]) -> list[dict[str, Any]]:
 
 def _vgpu_type(card: Any, number: int, *, is_mixed: bool) -> dict[str, Any]:
     most = _ask("nvmlVgpuTypeGetMaxInstances", card, number)
-    if is_mixed:
-        places = _ask("nvmlDeviceGetVgpuTypeSupportedPlacements", card, number)
-        most = places.count if places else most
+    places = _ask("nvmlDeviceGetVgpuTypeSupportedPlacements", card, number) if is_mixed else None
     profile = _ask("nvmlVgpuTypeGetGpuInstanceProfileId", number)
     return {
         "id": number,
@@ -297,7 +295,9 @@ def _vgpu_type(card: Any, number: int, *, is_mixed: bool) -> dict[str, Any]:
         "memory": _ask("nvmlVgpuTypeGetFramebufferSize", number),
         "heads": _ask("nvmlVgpuTypeGetNumDisplayHeads", number),
         "resolution": _ask("nvmlVgpuTypeGetResolution", number),
-        "most": most,
+        "most": places.count if places else most,
+        "places": places.placementIds[: places.count] if places else [],
+        "place_size": places.placementSize if places else None,
         "profile": None if profile == _NO_PROFILE else profile,
         "per_instance": _ask("nvmlVgpuTypeGetMaxInstancesPerGpuInstance", number),
         "per_guest": _ask("nvmlVgpuTypeGetMaxInstancesPerVm", number),

@@ -75,6 +75,8 @@ def _type(fields: Mapping[str, Any], instances: Mapping[str, int | None] | None)
         # 0 would mean that no guest can have any.
         per_guest=nvml.checked(int, fields["per_guest"]) or None,
         per_instance=nvml.checked(int, fields["per_instance"]) or None,
+        places=tuple(int(place) for place in fields["places"]),
+        place_size=nvml.checked(int, fields["place_size"]),
     )
 
 

@@ -224,8 +224,9 @@ def _parents(
                     known[type_id] = sriov.named(type_id, profiles.names[type_id])
             before = profiles
             parent = profiles.parent
-            if parent.made and (instance := sriov.gpu_instance(device)) is not None:
-                parent = dataclasses.replace(parent, gpu_instance=instance)
+            if parent.made:
+                instance, place = sriov.where(device)
+                parent = dataclasses.replace(parent, gpu_instance=instance, place=place)
             yield function, parent
         elif type_ids := mdev.types(device):
             yield function, _mediating(device, type_ids, made.get(function, {}), known)

@@ -8,12 +8,14 @@ that ``amd-smi`` has set at run time is not in sysfs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 
 from nova_gpu.core.model import GPU
 from nova_gpu.host import products
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
+from nova_gpu.host.vgpu import sriov
 
 _PARAMETER = "fb_sharing_mode"
 _LARGEST = 8
@@ -42,12 +44,12 @@ def undeclared(gpu: GPU, functions: int, cards: Iterable[GPU], roots: Roots) -> 
     """
     size = _group_size(gpu, functions, roots)
     number = sum(map(_may_have_xgmi, cards))
-    if size == 1 or number < 2 or len(gpu.links) + 1 >= min(size or 2, number):
+    if size == 1 or number < 2 or len(gpu.links) + 1 >= min(size, number):
         return None
-    what = f"gim may let it share memory with other cards over XGMI (no {_PARAMETER} to read)"
-    if size is not None:
-        what = f"gim lets up to {size} cards share their memory over XGMI ({_PARAMETER})"
-    return f"{what}, and [gpu]link_groups does not name those of its group; {_REMEDY}"
+    return (
+        f"gim may let up to {size} cards share their memory over XGMI ({_PARAMETER}), and "
+        f"[gpu]link_groups does not name those of its group; {_REMEDY}"
+    )
 
 
 def _may_have_xgmi(gpu: GPU) -> bool:
@@ -57,13 +59,30 @@ def _may_have_xgmi(gpu: GPU) -> bool:
     )
 
 
-def _group_size(gpu: GPU, functions: int, roots: Roots) -> int | None:
-    """Return how many cards a sharing group has at most, ``None`` if that is unknown.
+def _group_size(gpu: GPU, functions: int, roots: Roots) -> int:
+    """Return how many cards a sharing group has at most, the largest number if it is unknown.
 
     gim makes groups of one card where cards have several functions, and by default the largest
-    groups where they have one.
+    groups where they have one. Where that differs between cards, whose numbers of functions may
+    differ, it makes the largest groups of all (mi300_xgmi_sanitize_hive_fb_sharing_config). The
+    parameter is an array, so its text is empty unless it was set.
     """
-    if functions > 1 or not _may_have_xgmi(gpu):
+    if not _may_have_xgmi(gpu):
         return 1
-    size = sysfs.decimal(str(roots.sysfs / "module/gim/parameters"), _PARAMETER)
-    return _LARGEST if size == 0 else size if size in _SIZES else None
+    try:
+        size = int(sysfs.attribute(str(roots.sysfs / "module/gim/parameters"), _PARAMETER))
+    except (OSError, ValueError):
+        size = 0
+    numbers = {functions, *_numbers(roots)}
+    if size == 1 or 1 not in numbers:
+        return 1
+    return size if size in _SIZES and numbers == {1} else _LARGEST
+
+
+def _numbers(roots: Roots) -> Iterator[int]:
+    """Yield the number of functions of each card that gim has, those without any left out."""
+    folder = roots.sysfs / "bus/pci/drivers/gim"
+    for device in folder.glob("*:*"):
+        with contextlib.suppress(OSError):  # gone meanwhile
+            if number := len(sriov.virtual_functions(str(device))):
+                yield number

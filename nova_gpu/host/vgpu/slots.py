@@ -17,6 +17,7 @@ from nova_gpu.host.vgpu import mdev, sriov, virtual_functions
 
 _SEE_LOG = "see the kernel's log about the card"
 _NO_TYPE = "0"
+_PARAMS = "vgpu_params"
 # The card's state, and no fault of the function
 NOT_LISTED = "its driver does not list the type: the card has no room for one more vGPU of it"
 _ROOM = "see which vGPUs it has, and in MIG mode its GPU instances (nvidia-smi mig -lgi)"
@@ -95,6 +96,45 @@ def remove(slot: Slot, uuid: str, roots: Roots, timeout_s: float) -> None:
                 raise refused("its driver reported success and left the function its type")
     except (OSError, ValueError, child.Failed) as error:
         raise refused(f"its vGPU was not removed: {error}") from error
+
+
+def params(slot: Slot, uuid: str, roots: Roots) -> str:
+    """Return the parameters that the vGPU at *slot* has, empty if it has none or takes none.
+
+    :param uuid: the uuid of the mediated device, if the function creates mediated devices
+    """
+    try:
+        return sysfs.attribute(_params_folder(slot, uuid, roots), _PARAMS)
+    except OSError:
+        return ""
+
+
+def set_params(slot: Slot, uuid: str, text: str, roots: Roots, timeout_s: float) -> None:
+    """Give the vGPU at *slot*, which no guest has open, the parameters *text* instead of its own.
+
+    Source: vgpu_params_store in nvidia-vgpu-vfio.c of NVIDIA's driver. It drops the last character,
+    for which a line feed is written, and refuses the text while a process has the vGPU open.
+
+    :raises DeviceUnavailable: if it has other parameters afterwards
+    """
+    folder = _params_folder(slot, uuid, roots)
+    try:
+        sysfs.write(f"{folder}/{_PARAMS}", f"{text}\n", timeout_s)
+        reason = "its driver took others" if sysfs.attribute(folder, _PARAMS) != text else None
+    except (OSError, child.Failed) as error:
+        reason = str(error)
+    if reason:
+        what = f"{slot}: the parameters {text or 'of none'} were not set: {reason}"
+        remedy = "take them out of the flavor, or see the kernel's log about the card"
+        raise exception.DeviceUnavailable(str(slot.parent), what, remedy)
+
+
+def _params_folder(slot: Slot, uuid: str, roots: Roots) -> str:
+    is_typed = sriov.profiles(sysfs.device(slot.parent, roots)) is not None
+    device = (
+        sysfs.device(slot.parent, roots) if is_typed else f"{roots.sysfs}/bus/mdev/devices/{uuid}"
+    )
+    return f"{device}/nvidia"
 
 
 def _has_type(device: str, slot: Slot) -> bool:

@@ -30,7 +30,8 @@ _LINE = re.compile(r"([0-9]{1,9})\s*:\s*(\S.*)")
 # series may be the number of its heads: M10-2B4.
 _NAME = re.compile(r".*?(?:-([1-8]))?-([0-9]{1,4})[A-Z]+4?")
 _MIB = 1024
-_NO_INSTANCE = 0xFFFFFFFF
+# NVIDIA's driver shows -1, its unsigned form or NVML_INVALID_VGPU_PLACEMENT_ID of nvml.h for none.
+_NONE = (0xFFFF, 0xFFFFFFFF)
 
 # How long a function of Intel's card computes before the next one's turn, and how long after that
 # its work is ended: Intel's for four functions of a Flex 170, and its driver's own later
@@ -139,13 +140,14 @@ def profiles(device: str) -> Profiles | None:
         raise ValueError(f"{folder}/{error}") from None
 
 
-def gpu_instance(device: str) -> int | None:
-    """Return the id of the GPU instance that the vGPU of a virtual function is in.
+def where(device: str) -> tuple[int | None, int | None]:
+    """Return where the vGPU of a virtual function is: its GPU instance, and its place on the card.
 
-    Return ``None`` without one: NVIDIA's driver then shows -1, its unsigned form, or no number.
+    Each is ``None`` if there is none, or NVIDIA's driver does not tell it (yet).
     """
-    number = sysfs.decimal(f"{device}/nvidia", "gpu_instance_id")
-    return number if number is not None and 0 <= number < _NO_INSTANCE else None
+    numbers = (sysfs.decimal(f"{device}/nvidia", f"{n}_id") for n in ("gpu_instance", "placement"))
+    instance, place = (None if n is None or n < 0 or n in _NONE else n for n in numbers)
+    return instance, place
 
 
 # Hundreds of functions have the same texts. The cached result must not be changed.

@@ -8,16 +8,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import exception
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
 from nova_gpu.core.vgpu import vgpu_capacity
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Slot
+from nova_gpu.host import products
 from nova_gpu.host.mig import mig_layout
 from nova_gpu.host.pci import selection
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import passthrough
-from nova_gpu.host.vgpu import division, virtual_functions
+from nova_gpu.host.vgpu import division, preparation, virtual_functions
 from nova_gpu.virt import sets
 from nova_gpu.virt.delivery import bind_failures, mig_instance, plain_function
 from nova_gpu.virt.delivery.delivery import Delivery, Grant
@@ -72,6 +72,11 @@ class Ways:
         # function that divides a card
         self._option, self.wanted = "virtual_functions", dict[str, Any](functions)
         self.divide: Callable[[str, Any], None] = plain_function.divide
+        # The values of other options, which this host may ignore
+        self._others: dict[str, Mapping[str, object]] = {
+            "vgpu_mixed_sizes": preparation.parse_sizes(CONF.gpu.vgpu_mixed_sizes),
+            "vgpu_scheduler": preparation.parse_schedulers(CONF.gpu),
+        }
         self.whole: Delivery
         self._read: Callable[
             [Iterable[GPU], division.TypesByFunction], dict[PciAddress, DividedCard]
@@ -82,13 +87,12 @@ class Ways:
             self.host_hooks = containers.host_hooks
             parts = [containers]
             self._option, self.wanted = "mig_profile", dict[str, Any](profiles)
+            self._others["virtual_functions"] = functions
             self.divide = mig_instance.divide
             shares = CONF.gpu.share_gpu_instances
-            for option in ("virtual_functions", "divide_command"):
-                _refuse_unused(option, "containers, whose cards have no virtual functions")
             self._read = lambda cards, _: mig_layout.divided(cards, roots, shares=shares)
         else:
-            _refuse_unused("mig_profile", "KVM, which get vGPUs and no MIG instances")
+            self._others["mig_profile"] = profiles
             self.sets = sets.of_machines(roots, ledger)
             spec = DeviceSpec(CONF.pci.device_spec)
             self.whole = machines = PCIPassthrough(
@@ -193,6 +197,24 @@ class Ways:
             "log from its start, or take it out of the option to offer it whole"
         )
 
+    def ignored(self, gpu: GPU) -> str | None:
+        """Return which option names *gpu* in vain on this host, and the remedy; ``None`` if none.
+
+        The operator wants it to be another card than it is, so no guest gets it. Other cards are
+        not concerned: hosts of KVM and of containers may share a nova.conf.
+        """
+        reason = "this host is for containers, whose cards have no virtual functions"
+        if not self.whole.shares_driver:
+            is_nvidias = gpu.product.vendor_id == products.NVIDIA
+            if is_nvidias and selection.value_of(gpu, self.wanted) is not None:
+                return None
+            reason = "it is for cards of NVIDIA's that [gpu]virtual_functions names"
+        for option, values in self._others.items():
+            if selection.value_of(gpu, values) is not None:
+                remedy = "take the card out of it in this host's nova.conf"
+                return f"[gpu]{option} names it in vain: {reason}; {remedy}"
+        return None
+
     def obstacle(self, gpu: GPU, card: DividedCard) -> str | None:
         """Return why guests cannot get vGPUs of *card*, and the remedy; ``None`` if they can.
 
@@ -215,13 +237,3 @@ class Ways:
         slots = vgpu_capacity.all_instances(card)
         reasons = {slot: self.whole.part_obstacle(gpu, slot) for slot in slots}
         return {slot: reason for slot, reason in reasons.items() if reason}
-
-
-def _refuse_unused(option: str, guests: str) -> None:
-    """Refuse an option that this host would ignore.
-
-    :raises InvalidOption: if it has a value
-    """
-    if values := getattr(CONF.gpu, option):
-        reason = f"this host is for guests of {guests}"
-        raise exception.InvalidOption(option, ", ".join(values), reason, "take it out of nova.conf")

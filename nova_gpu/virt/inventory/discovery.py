@@ -255,7 +255,7 @@ def sorted_out(
     others: dict[PciAddress, str] = {}
     for address, card in divided.items():
         unfit = ways.sets.look_at_parts(gpus[address], card)
-        if reason := card.unread or _novas_own(card):
+        if reason := card.unread or _novas_own(card) or ways.ignored(gpus[address]):
             others[address] = reason
         elif part := selected(card, unfit):
             for reasons_by_card in unfit.values():
@@ -303,7 +303,8 @@ def sorted_out(
                 f"instances (nvidia-smi mig -cgi ... -C), or to have it given whole, {how}"
             )
     for address in gpus.keys() - cards.keys() - others.keys():
-        if reason := ways.undivided(gpus[address]) or _novas_to_divide(address, gpus):
+        gpu = gpus[address]
+        if reason := ways.ignored(gpu) or ways.undivided(gpu) or _novas_to_divide(address, gpus):
             others[address] = reason
     return cards, of_all(Source.DIVISION, others)
 

@@ -215,7 +215,7 @@ class Starts:
         self.ways.sets.join(start.devices, start.instance.uuid)
         # What is made for a guest is removed after it; a whole card stays clean until it is given.
         self.proofs.revoke(start.slots)
-        self.vgpus.make(start.instance.uuid, start.slots)
+        self.vgpus.make(start.instance.uuid, start.slots, start.flavor.vgpu_params)
 
     @contextlib.contextmanager
     def _billed(self, start: Start) -> Iterator[None]:

@@ -28,12 +28,11 @@ from nova_gpu.core import availability, boundary, device, exception
 from nova_gpu.core.availability import Reasons, Scope, Source, Unavailable
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, GroupKey, PciAddress, Product
-from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Slot
+from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Slot, device_uuid
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
-from nova_gpu.host import products
 from nova_gpu.host.pci import selection
 from nova_gpu.host.state import files
-from nova_gpu.host.vgpu import division, slots
+from nova_gpu.host.vgpu import division, preparation, slots
 from nova_gpu.virt import libvirt_errors, threads
 from nova_gpu.virt.delivery.delivery import Delivery, Grant
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
@@ -75,7 +74,7 @@ class VGPUs:
             *(self.cards, self._made, ledger, host.ways.sets), host.joined_cards.unseparated_cards
         )
         self._failed = failed
-        # Cards for which [gpu]divide_command has failed
+        # Cards of which a step of the preparation has failed
         self.unprepared: dict[PciAddress, Reasons] = {}
         # The instance of a vGPU that an earlier service made may be gone by now.
         ledger.was_used(self._made.instances())
@@ -151,6 +150,8 @@ class VGPUs:
             try:
                 with boundary.crossed():
                     is_prepared = self._is_prepared(card)
+                    if not is_prepared:
+                        nova_gpu.privsep.vgpu.begin_preparation(str(card.address))
                     ways.divide(str(card.address), wanted)
                     if not is_prepared:
                         self._prepare(card)
@@ -166,14 +167,14 @@ class VGPUs:
         return True
 
     def _is_prepared(self, card: GPU) -> bool:
-        """Return whether ``[gpu]divide_command`` has nothing to do for *card*.
+        """Return whether nothing is to be set on *card* before its first vGPU.
 
-        It is for cards of NVIDIA's, once since the host booted. A card that has vGPUs already is
-        left as it is.
+        That is done on cards of NVIDIA's, once since the host booted. A card that has vGPUs already
+        is left as it is.
 
         :raises OSError: if its vGPUs, or the id of the boot, cannot be read
         """
-        if not CONF.gpu.divide_command or card.product.vendor_id != products.NVIDIA:
+        if self._discovery.delivery.shares_driver or not preparation.of(card, CONF.gpu):
             return True
         boot_id = self._roots.boot_id()
         with contextlib.suppress(OSError, ValueError):
@@ -183,17 +184,16 @@ class VGPUs:
         return bool(divided and any(parent.made for parent in divided.parents.values()))
 
     def _prepare(self, card: GPU) -> None:
-        """Run ``[gpu]divide_command`` for *card*.
+        """Set what the options want of *card*, and run ``[gpu]divide_command``.
 
-        A run that did not succeed, because nova-compute died for example, is repeated at the next
-        start.
+        What did not succeed, because nova-compute died for example, is repeated at the next start.
 
         :raises DeviceUnavailable, InvalidOption: if it fails
         :raises OSError: if its success cannot be recorded
         """
         self._discovery.ways.forget_facts(card.address)
-        output = nova_gpu.privsep.vgpu.run_divide_command(str(card.address))
-        LOG.info("Ran [gpu]divide_command for GPU %s: %s", card.address, output.strip())
+        output = nova_gpu.privsep.vgpu.finish_preparation(str(card.address))
+        LOG.info("Prepared GPU %s for vGPUs: %s", card.address, output.strip())
         path = self._record(card)
         path.parent.mkdir(exist_ok=True)
         files.write_json(path, {"boot_id": self._roots.boot_id()})
@@ -201,10 +201,11 @@ class VGPUs:
     def _record(self, card: GPU) -> pathlib.Path:
         return self._discovery.divided / str(card.address)
 
-    def make(self, instance_uuid: str, wanted: Collection[Slot]) -> None:
+    def make(self, instance_uuid: str, wanted: Collection[Slot], params: str | None = None) -> None:
         """Create the instance's vGPUs at the slots *wanted*.
 
-        :raises DeviceUnavailable: if one of them cannot be made now
+        :param params: the parameters of NVIDIA's driver that each gets, ``None`` to leave them
+        :raises DeviceUnavailable: if one of them cannot be made now, or takes no such parameters
         """
         for slot in sorted(wanted):
             other = self._made.instances().get(slot)
@@ -234,6 +235,10 @@ class VGPUs:
                 ) from error
             finally:
                 self.cards.read_again(slot)
+            # A function may have those of its last guest.
+            uuid = device_uuid(instance_uuid, slot)
+            if params is not None and params != slots.params(slot, uuid, self._roots):
+                nova_gpu.privsep.vgpu.set_params(str(slot), instance_uuid, params)
 
     @contextlib.contextmanager
     def start(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Collection, Iterator
 from typing import Any
 
@@ -14,13 +15,13 @@ from nova.compute import utils as compute_utils
 from nova.virt.libvirt import guest as libvirt_guest
 from oslo_log import log as logging
 
-from nova_gpu.core import exception
+from nova_gpu.core import exception, names
 from nova_gpu.core.refusal_texts import COLD_REMEDY
 from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
 from nova_gpu.virt import libvirt_errors
 from nova_gpu.virt.live_migration import migrate_data
 from nova_gpu.virt.live_migration.migrate_data import Moves
-from nova_gpu.virt.usage import domains
+from nova_gpu.virt.usage import domains, records
 
 LOG = logging.getLogger(__name__)
 
@@ -28,6 +29,9 @@ LOG = logging.getLogger(__name__)
 _EVENT = "compute_live_migration_operation"
 
 
+# NVIDIA's vGPU user guide, "Migrating a VM configured with NVIDIA vGPU": unified memory, debuggers,
+# profilers
+_FIXED = re.compile("enable_(?:uvm|debugging|profiling)=[1-9][0-9]*")
 # VIR_MIGRATE_POSTCOPY of libvirt-domain.h, for [libvirt]live_migration_permit_post_copy
 _POST_COPY = 1 << 15
 
@@ -73,6 +77,12 @@ def asked(host: Moves, instance: objects.Instance, data: Any) -> Any:
     if "source_mdev_types" in data and data.source_mdev_types:
         raise migrate_data.refused(
             "it has vGPUs from Nova itself ([devices]enabled_mdev_types) as well as from nova-gpu"
+        )
+    fixed = _FIXED.findall(records.request_of(instance).vgpu_params)
+    if fixed:
+        raise migrate_data.refused(
+            f"NVIDIA's driver migrates no running guest whose vGPUs have {', '.join(fixed)} "
+            f"({names.VGPU_PARAMS} of the flavor); {COLD_REMEDY}"
         )
     for holding in holdings:
         stateless = host.movable(holding.device).stateless(holding.device, is_running=True)

@@ -99,6 +99,10 @@ class VGPUTest(unittest.TestCase):
             ({"vgpus": "many", "gpu:heads": "2"}, ["vgpus"]),
             ({"gpus": "1", "gpu:heads": "2"}, ["gpu:heads"]),
             ({"vgpus": "1", "gpu:head": "2"}, ["gpu:head"]),
+            ({"gpus": "1", "gpu:vgpu_params": "enable_uvm=1"}, ["gpu:vgpu_params"]),
+            ({"vgpus": "1", "gpu:vgpu_params": "enable_uvm=1,a=0"}, []),
+            ({"vgpus": "1", "gpu:vgpu_params": "enable_uvm"}, ["gpu:vgpu_params"]),
+            ({"vgpus": "1", "gpu:vgpu_params": "a=1,a=2"}, ["gpu:vgpu_params"]),
         ):
             with self.subTest(specs):
                 found = [text.partition("=")[0] for text in validation.mistakes(request.of(specs))]

@@ -114,52 +114,6 @@ def slot(type_id: str, number: int = 0, parent: PciAddress = CARD) -> Slot:
     return Slot(parent, type_id, number)
 
 
-class MixedSizesTest(unittest.TestCase):
-    def test_beside_another_size(self) -> None:
-        """L40S by its own numbers for vGPUs of several sizes, as NVML's placements have them"""
-        types = {
-            f"{gib}C": VGPUType(f"{gib}C", memory_mib=gib * 1024, per_card=most)
-            for gib, most in ((16, 2), (8, 4), (4, 8))
-        }
-        for made, free in (((), [2, 4, 8]), (("16C",), [1, 2, 4])):
-            card = profiled(types, list(types), *made)
-            parents = {**card.parents}
-            for number in range(len(made), 12):
-                function = PciAddress(0, 0x3B, number >> 3, number & 7)
-                parents.setdefault(function, Parent(Kind.TYPED, dict.fromkeys(types, 1), {}))
-            card = dataclasses.replace(card, parents=parents)
-            self.assertEqual(free, [vgpu_capacity.room(card, t).free for t in types])
-
-
-class GPUInstancesTest(unittest.TestCase):
-    """Four 1g.24gb of an RTX PRO 6000, which vGPUs share by time"""
-
-    def test_one_size_in_each(self) -> None:
-        types = {
-            f"{gib}Q": VGPUType(
-                *(f"{gib}Q", None, gib * 1024),
-                per_card=96 // gib,
-                profile=47,
-                per_instance=24 // gib,
-            )
-            for gib in (3, 6, 12, 24)
-        }
-        functions = [PciAddress(0, 0x41, index >> 3, index & 7) for index in range(4, 60)]
-        for where, free in (
-            ([], [32, 16, 8, 4]),
-            ([1], [31, 12, 6, 3]),
-            ([1] * 8, [24, 12, 6, 3]),
-            ([1, 1, 2], [29, 8, 4, 2]),
-            ([None], [31, 15, 7, 3]),  # its place is unknown
-        ):
-            empty = Parent(Kind.TYPED, dict.fromkeys(types, 1), {})
-            parents = dict.fromkeys(functions, empty)
-            for function, instance in zip(functions, where, strict=False):
-                parents[function] = Parent(Kind.TYPED, {}, {"3Q": 1}, gpu_instance=instance)
-            card = DividedCard(types, parents)
-            self.assertEqual(free, [vgpu_capacity.room(card, t).free for t in types], where)
-
-
 class MediatedTest(unittest.TestCase):
     def test_more_than_there_can_be(self) -> None:
         for per_card, total in ((4096, 4096), (4097, 3), (999_999_999, 3)):
@@ -181,11 +135,6 @@ class ProfilesTest(unittest.TestCase):
         self.assertEqual(6, vgpu_capacity.room(card, "nvidia-1414").free)  # of seven, six functions
         self.assertEqual(4, vgpu_capacity.room(card, "nvidia-1417").free)
         self.assertEqual(1, vgpu_capacity.room(card, "nvidia-1").free)
-
-    def test_sizes_mixed_on_a_card_that_can(self) -> None:
-        card = profiled(L40S, ["nvidia-1152", "nvidia-1155"], "nvidia-1155")
-        self.assertEqual(3, vgpu_capacity.room(card, "nvidia-1152").free)
-        self.assertEqual(1, vgpu_capacity.room(card, "nvidia-1155").free)
 
     def test_one_more_where_the_driver_says_so_and_no_more_is_known(self) -> None:
         """After a restart all that is listed may be the one type that the card has"""
@@ -282,6 +231,93 @@ class BruteForceTest(unittest.TestCase):
             if driver.can_make(place):
                 driver.made[place] = None
         return driver
+
+
+# NVIDIA's vGPU user guide: by the GiB of a type how many a card carries of it where all vGPUs have
+# one size, and where these are mixed. Of RTX PRO 6000 how many one of four GPU instances carries.
+TABLES = {
+    "L40S": {48: (1, 1), 24: (2, 2), 16: (3, 2), 12: (4, 4), 8: (6, 4), 6: (8, 8), 4: (12, 8)},
+    "H100 NVL": {94: (1, 1), 47: (2, 2), 23: (4, 4), 15: (6, 4), 11: (8, 8), 6: (15, 8)},
+    "DC-1": {24: (1, 0), 12: (2, 0), 8: (3, 0), 6: (4, 0), 4: (6, 0), 3: (8, 0)},
+}
+PLACES = 64  # of a card: each vGPU among mixed ones takes an equal share
+
+
+@dataclasses.dataclass
+class Filling:
+    """A card's driver by NVIDIA's tables; *made* has each function's type, and where it is"""
+
+    table: str
+    mixed: bool
+    tells: bool  # where vGPUs are
+    made: dict[PciAddress, tuple[int, int]] = dataclasses.field(default_factory=dict)
+
+    def can(self, gib: int) -> list[int]:
+        """Where the driver may make one more"""
+        equal, mixed = TABLES[self.table][gib]
+        if self.table == "DC-1":
+            there = [[size for size, at in self.made.values() if at == g] for g in range(4)]
+            return [g for g in range(4) if len(there[g]) < equal and {gib}.issuperset(there[g])]
+        if self.mixed:
+            step = PLACES // mixed
+            taken = {part for each in self.made.values() for part in self._parts(*each)}
+            return [at for at in range(0, PLACES, step) if taken.isdisjoint(self._parts(gib, at))]
+        sizes = {size for size, _ in self.made.values()}
+        return [0] if sizes <= {gib} and len(self.made) < equal else []
+
+    def _parts(self, gib: int, at: int) -> range:
+        return range(at, at + PLACES // TABLES[self.table][gib][1])
+
+    def says(self) -> DividedCard:
+        types = {}
+        for gib, (equal, mixed) in TABLES[self.table].items():
+            facts = VGPUType(f"{gib}", None, gib * 1024, per_card=mixed if self.mixed else equal)
+            if self.table == "DC-1":
+                facts = dataclasses.replace(
+                    facts, per_card=4 * equal, profile=47, per_instance=equal
+                )
+            elif self.mixed and self.tells:
+                size = PLACES // mixed
+                places = tuple(range(0, PLACES, size))
+                facts = dataclasses.replace(facts, places=places, place_size=size)
+            types[f"{gib}"] = facts
+        listed = {f"{gib}": 1 for gib in TABLES[self.table] if self.can(gib)}
+        parents = dict.fromkeys(FILLED, Parent(Kind.TYPED, listed, {}))
+        for function, (gib, at) in self.made.items():
+            where = at if self.tells else None
+            parents[function] = Parent(Kind.TYPED, {}, {f"{gib}": 1}, {}, where, where)
+        return DividedCard(types, parents)
+
+
+FILLED = [PciAddress(0, 0x3B, index >> 3, index & 7) for index in range(4, 24)]
+
+
+class FillingsTest(unittest.TestCase):
+    def test_room_is_what_the_driver_then_makes(self) -> None:
+        """Random fillings: what is counted as free is what can be made, wherever the driver puts
+        it, and no more; as much where the driver tells the places of vGPUs."""
+        draw = random.Random(20261130)
+        for _ in range(fuzz.examples(500, 10_000)):
+            table, mixed = draw.choice([(t, m) for t in TABLES for m in (False, True)])
+            filling = Filling(table, mixed and table != "DC-1", draw.random() < 0.8)
+            for _ in range(draw.randint(1, 8)):
+                gib = draw.choice(list(TABLES[table]))
+                card, made = filling.says(), dict(filling.made)
+                taken = [Slot(function, f"{size}", 0) for function, (size, _) in made.items()]
+                free = vgpu_capacity.free_slots(card, f"{gib}", taken)
+                self.assertEqual(len(free), vgpu_capacity.room(card, f"{gib}", taken).free)
+                most = 0
+                for function in sorted(FILLED):
+                    if function not in filling.made and (places := filling.can(gib)):
+                        filling.made[function] = gib, draw.choice(places)
+                        most += 1
+                self.assertLessEqual(len(free), most, (filling, gib, made))
+                self.assertEqual(bool(free), bool(most), (filling, gib, made))
+                if filling.tells or not (filling.mixed or table == "DC-1"):
+                    self.assertEqual(most, len(free), (filling, gib, made))
+                filling.made = dict(draw.sample(list(filling.made.items()), len(filling.made)))
+                for function in list(filling.made)[draw.randint(0, len(filling.made)) :]:
+                    del filling.made[function]
 
 
 class InstancesTest(unittest.TestCase):

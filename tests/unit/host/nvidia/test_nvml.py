@@ -191,13 +191,17 @@ class TypesTest(NvmlTestCase):
         self.assertEqual(named, {name: n for name, n in most.items() if n is not None})
 
     def test_of_several_sizes(self) -> None:
-        """As many as there are placements for, whose numbers are made up here"""
+        """As many as there are placements for, whose size and numbers are made up here"""
         card, _ = machines.l40s()
-        places = {1147: " ".join(map(str, range(0, 48, 3))), 1155: "0", 1156: "!3"}
+        places = {1147: "3:" + " ".join(map(str, range(0, 48, 3))), 1155: "24:0", 1156: "!3"}
         more = {f"vgpu.{number}.placements": text for number, text in places.items()}
-        for mixed, most in (("1", [16, 1, 1]), ("0", [32, 2, 1])):
+        for mixed, most in (
+            ("1", [(16, tuple(range(0, 48, 3)), 3), (1, (0,), 24), (1, (), None)]),
+            ("0", [(32, (), None), (2, (), None), (1, (), None)]),
+        ):
             types = self.types(dataclasses.replace(card, more={"mixed": mixed, **more}))
-            self.assertEqual(most, [types[f"nvidia-{number}"].per_card for number in places])
+            told = [types[f"nvidia-{number}"] for number in places]
+            self.assertEqual(most, [(each.per_card, each.places, each.place_size) for each in told])
 
     def test_by_gpu_instances(self) -> None:
         small, large = "NVIDIA H200X-1-18C", "NVIDIA H200X-3-71C"

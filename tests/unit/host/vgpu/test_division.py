@@ -109,15 +109,17 @@ class TestDivided(HostTestCase):
         )
         self.assertEqual(1024, card.types["nvidia-1145"].memory_mib)
 
-    def test_where_a_vgpu_is_on_a_card_in_mig_mode(self) -> None:
+    def test_where_a_vgpu_is_on_a_card(self) -> None:
         self.host.add_gpu(TWO, "10de", "26b9", totalvfs=3)
         for function, text in zip(
             vgpu.add_functions(self.host, TWO, 3), ("3", str(0xFFFFFFFF), "?"), strict=True
         ):
             vgpu.set_profiles(self.host, function, {}, current=1147)
-            pci.write(self.host.path(function) / "nvidia/gpu_instance_id", f"{text}\n")
+            for name in ("gpu_instance_id", "placement_id"):
+                pci.write(self.host.path(function) / "nvidia" / name, f"{text}\n")
         parents = self.divided()[TWO].parents.values()
         self.assertEqual([3, None, None], [parent.gpu_instance for parent in parents])
+        self.assertEqual([3, None, None], [parent.place for parent in parents])
 
     def test_a_full_card_names_its_types_no_longer(self) -> None:
         self.host.add_gpu(TWO, "10de", "26b9", totalvfs=1)

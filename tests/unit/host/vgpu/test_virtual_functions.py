@@ -6,8 +6,8 @@ from oslotest import base
 
 from nova_gpu.core import exception
 from nova_gpu.core.model import PciAddress
-from nova_gpu.host.vgpu import virtual_functions
-from tests.fixtures import pci, sriov_kernel
+from nova_gpu.host.vgpu import gim, virtual_functions
+from tests.fixtures import cards, pci, sriov_kernel
 from tests.fixtures.bases.host import HostTestCase
 
 CARD, FUNCTION, AMDS = "0000:3b:00.0", "0000:3b:00.1", "0000:af:00.0"
@@ -102,6 +102,30 @@ class TestEnable(EnableTestCase):
         self.host.set_autoprobe(AMDS, enabled=True)
         said = virtual_functions.obstacle(function, self.host.roots)
         self.assertIn("sriov_drivers_autoprobe before gim is loaded", str(said))
+
+    def test_which_cards_gim_lets_share_memory(self) -> None:
+        """By its parameter, an array, and the functions of each of its cards"""
+        addresses = [f"0000:{bus}3:00.0" for bus in "0123"]
+        for card in addresses:
+            self.host.add_gpu(card, "1002", "74a1", class_code=0x120000, driver="gim", totalvfs=8)
+        gpus = [cards.card(each, "amdgpu") for each in addresses]
+        path = self.host.roots.sysfs / "module/gim/parameters/fb_sharing_mode"
+        for number, card in enumerate(addresses[:3]):  # the fourth has none
+            self.host.add_vf(card, f"0000:{number}3:02.0")
+        for text, size in (
+            *((None, 8), ("", 8), ("0", 8), ("1", 1), ("2", 2), ("4", 4), ("5", 8), ("2,1", 8)),
+        ):
+            if text is not None:
+                pci.write(path, f"{text}\n")
+            said = gim.undeclared(gpus[0], 1, gpus * 2, self.host.roots)
+            self.assertEqual(size > 1, f"up to {size} cards share" in (said or ""), (text, said))
+            self.assertEqual(size == 1, gim.is_alone(gpus[0], 1, self.host.roots), text)
+        pci.write(path, "2\n")
+        self.host.add_vf(addresses[0], "0000:03:02.1")
+        self.assertIn("up to 8 cards", gim.undeclared(gpus[0], 2, gpus * 2, self.host.roots) or "")
+        for card in addresses[1:3]:
+            self.host.add_vf(card, card.replace("00.0", "02.1"))
+        self.assertTrue(gim.is_alone(gpus[0], 2, self.host.roots))
 
 
 class TestEnableNvidias(EnableTestCase):

@@ -7,7 +7,7 @@ import fixtures
 from oslo_config import fixture as config_fixture
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import exception
+from nova_gpu.core import exception, model
 from nova_gpu.core.vgpu.vgpu import Kind, Slot
 from nova_gpu.virt.delivery import ways
 from tests.fixtures import cards
@@ -46,7 +46,7 @@ class WaysTest(HostTestCase):
         self.assertEqual(Kind.MEDIATED, found.part(Kind.INSTANCE).kind)
 
     def test_what_divides_cards(self) -> None:
-        """An option that the host would ignore is refused."""
+        """A card that an option names which the host ignores is not offered."""
         vf, mig = {"8086:56c0": 4}, {"10de:2335": "1g.18gb"}
         for option, value, kind, other, wanted, verb in (
             ("virtual_functions", "8086:56c0=4", "kvm", "lxc", vf, "enable_functions"),
@@ -59,8 +59,12 @@ class WaysTest(HostTestCase):
                 found.divide(CARD, *wanted.values())
             (call,) = patch.mock.mock_calls
             self.assertEqual([CARD, *wanted.values()], [*call.args, *call.kwargs.values()])
-            error = self.assertRaises(exception.InvalidOption, self.ways, other)
-            self.assertIn(f"[gpu]{option} = '{value}'", str(error))
+            product = model.Product(*value.partition("=")[0].split(":"))
+            gpu, none = cards.placed(CARD, product=product), cards.placed(CARD)
+            said = self.ways(other).ignored(gpu)
+            self.assertIn(f"[gpu]{option} names it in vain", said or "")
+            for host, card in ((other, none), (kind, gpu)):
+                self.assertIsNone(self.ways(host).ignored(card))
             self.config(group="gpu", **{option: []})
         self.config(group="gpu", virtual_functions=["many"])
         self.assertRaises(exception.InvalidOption, self.ways, "kvm")

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import fixtures
 import libvirt
@@ -15,11 +15,13 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import device, exception
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import PciAddress
-from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
+from nova_gpu.host import child
+from nova_gpu.host.vgpu import preparation, virtual_functions
 from nova_gpu.virt.delivery.delivery import Grant
 from nova_gpu.virt.health import failed_starts
 from nova_gpu.virt.lifecycle import vgpus
-from tests.fixtures import pci, vgpu
+from tests.fixtures import nvml, pci, vgpu
 from tests.fixtures.bases.vgpus import MINE, ONE, OTHERS, PROFILED, TWO, WHOLE, VGPUsTestCase
 
 
@@ -67,6 +69,36 @@ class MadeAndRemovedTest(VGPUsTestCase):
         self.assertEqual(frozenset(), self.ledger.now.used)
 
 
+class ParamsTest(VGPUsTestCase):
+    """Of NVIDIA's vGPUs: a function's, and a mediated device's"""
+
+    def prepare(self) -> None:
+        self.host.add_gpu(PROFILED, "10de", "26b9", totalvfs=1)
+        (function,) = vgpu.add_functions(self.host, PROFILED, 1)
+        vgpu.set_profiles(self.host, function, {}, current=1155)
+        self.typed = Slot.parse(f"{function}/nvidia-1155/0")
+        self.file = self.host.path(function) / "nvidia/vgpu_params"
+        self.file.touch()
+        self.config = self.useFixture(config_fixture.Config(CONF)).config
+
+    def test_of_who_starts(self) -> None:
+        for params in ("enable_uvm=1", "enable_uvm=0,frame_rate_limiter=0", "", ""):
+            self.vgpus.make(MINE, [self.typed], params)
+            self.assertEqual(f"{params}\n" if params else "", self.file.read_text().lstrip("\n"))
+        self.vgpus.make(MINE, [ONE])
+        device = self.host.roots.sysfs / "bus/mdev/devices" / device_uuid(MINE, ONE)
+        pci.write(device / "nvidia/vgpu_params", "\n")
+        self.vgpus.make(MINE, [ONE], "enable_debugging=1")
+        self.assertEqual("enable_debugging=1\n", (device / "nvidia/vgpu_params").read_text())
+
+    def test_refused(self) -> None:
+        with self.assertRaisesRegex(exception.DeviceUnavailable, "does not permit disable_vnc"):
+            self.vgpus.make(MINE, [self.typed], "disable_vnc=1,enable_uvm=1")
+        self.file.unlink()
+        with self.assertRaisesRegex(exception.DeviceUnavailable, "enable_uvm=1 were not set"):
+            self.vgpus.make(MINE, [self.typed], "enable_uvm=1")
+
+
 class DivideCommandTest(VGPUsTestCase):
     """A program of the operator's, after the functions are enabled and before a guest gets one"""
 
@@ -105,6 +137,98 @@ class DivideCommandTest(VGPUsTestCase):
         pci.write(self.host.roots.proc / "sys/kernel/random/boot_id", "another\n")
         self.compute.restart()
         self.assertEqual([PROFILED] * 4, self.done.read_text().split())
+
+
+class PreparedTest(VGPUsTestCase):
+    """Steps around the enabling of functions, by stand-ins for NVML and NVIDIA's sriov-manage"""
+
+    def prepare(self) -> None:
+        self.host.add_gpu(PROFILED, "10de", "26b9", totalvfs=1, driver="nvidia", minor=0)
+        (function,) = vgpu.add_functions(self.host, PROFILED, 1)
+        vgpu.set_profiles(self.host, function, vgpu.L40S)
+        self.link = self.host.path(PROFILED) / "virtfn0"
+        self.target = self.link.readlink()
+        self.done = self.host.root / "done"
+        self.config = self.useFixture(config_fixture.Config(CONF)).config
+        self.library = self.useFixture(nvml.Library())
+        program = self.host.root / "sriov-manage"
+        answers = self.library.environment["NVML_ANSWERS"]
+        program.write_text(
+            f"#!/bin/sh\necho functions >> {self.done}\nln -s {self.target} {self.link}\n"
+            f"sed -i s/mig=0/mig=1/ {answers}\n"
+        )
+        program.chmod(0o755)
+        self.useFixture(fixtures.MockPatchObject(virtual_functions, "SRIOV_MANAGE", program))
+
+    def booted(self, told: Mapping[str, str], **options: object) -> list[str]:
+        """What is done to the card after a boot of the host, at which it has lost its functions.
+
+        :param told: lines of NVML's about the card
+        """
+        self.link.unlink(missing_ok=True)
+        self.done.write_text("")
+        pci.write(self.host.roots.proc / "sys/kernel/random/boot_id", f"{told}{options}\n")
+        names = ("mig_profile", "vgpu_mixed_sizes", "vgpu_scheduler")
+        values = {name: [options[name]] if name in options else [] for name in names}
+        self.config(group="gpu", virtual_functions=["10de:26b9=1"], **values)
+        return self.restarted(told)
+
+    def restarted(self, told: Mapping[str, str]) -> list[str]:
+        more = {"profile.0": "47 4 1 24576 MIG 1g.24gb", **told}
+        card = nvml.Card(PROFILED, "NVIDIA RTX PRO 6000", 10, 97887, "12.0", more=more)
+        self.library.say(card, done=str(self.done), **{"compute.0": "0 1", "computes.1": "1"})
+        self.compute.restart()
+        return [line for line in self.done.read_text().splitlines() if line]
+
+    def reason(self) -> str:
+        return str(self.vgpus.unprepared.get(PciAddress.parse(PROFILED), ""))
+
+    def test_in_their_order_at_each_boot(self) -> None:
+        product = "10de:26b9"
+        instance = ["gpu instance 47", "compute instance 0"]
+        for told, options, done in (
+            ({}, {}, ["functions"]),
+            ({}, {"vgpu_mixed_sizes": f"{product}=true"}, ["functions", "mixed 1"]),
+            ({}, {"vgpu_mixed_sizes": f"{product}=false"}, ["functions"]),
+            ({}, {"vgpu_scheduler": f"{product}=fixed_share"}, ["functions", "scheduler 3"]),
+            (
+                {"mig": "0 0", "room.47": "2"},
+                {"mig_profile": f"{product}=1g.24gb"},
+                ["mode 1", "functions", *instance, *instance],
+            ),
+        ):
+            self.assertEqual(done, self.booted(told, **options), options)
+            self.assertEqual("", self.reason())
+            self.assertEqual(done, self.restarted(told), "once since the boot")
+
+    def test_after_a_death_in_between(self) -> None:
+        """Of four instances two were made, and the second's compute instance was not."""
+        half = {"mig": "1 1", "room.47": "2", "instances.47": "2"}
+        with fixtures.MockPatchObject(preparation, "finish", side_effect=child.Failed("killed")):
+            self.booted({"mig": "0 0"}, mig_profile="10de:26b9=1g.24gb")
+        self.assertIn("killed", self.reason())
+        self.done.write_text("")
+        made = ["compute instance 0", *["gpu instance 47", "compute instance 0"] * 2]
+        self.assertEqual(made, self.restarted(half))
+        self.assertEqual("", self.reason())
+
+    def test_a_failure_is_the_cards(self) -> None:
+        product = "10de:26b9"
+        mixed, mig = {"vgpu_mixed_sizes": f"{product}=true"}, {"mig_profile": f"{product}=1g.24gb"}
+        for told, options, said in (
+            (
+                {"scheduler_refused": "3"},
+                {"vgpu_scheduler": f"{product}=equal_share"},
+                "is not set",
+            ),
+            ({}, {"vgpu_scheduler": f"{product}=fixed_share", **mixed}, "fixed share scheduler"),
+            ({}, {**mixed, **mig}, "in MIG mode each GPU instance has its own"),
+            ({"mig": "1 1", "room.47": "0"}, mig, "no room for an instance of 1g.24gb"),
+        ):
+            self.booted(told, **options)
+            self.assertIn(said, self.reason())
+            card = self.vgpus.cards.look.cards.get(PciAddress.parse(PROFILED))
+            self.assertFalse(card and not card.reasons, said)
 
 
 class FailedStartsTest(VGPUsTestCase):

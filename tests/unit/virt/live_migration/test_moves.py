@@ -65,10 +65,13 @@ class AskedTest(moving.MovingTestCase):
     def test_refused(self) -> None:
         mine, gone = self.has(*slots(CARD, 0)), self.has(*slots("0000:d8:00.0", 0))
         own = {"target_mdevs": {}, "source_mdev_types": {"a": "nvidia-63"}}
+        params = {"vgpus": "1", "gpu:vgpu_params": "enable_profiling=0,enable_uvm=1"}
+        fixed = self.compute.instance(params, (self.provider, slots(CARD, 1)[0]))
         for instance, data, said in (
             (mine, self.data(), "takes no running guest with vGPUs"),
             (mine, self.data(**own), "from Nova itself"),
             (gone, self.data(target_mdevs={}), "cannot be given"),
+            (fixed, self.data(target_mdevs={}), r"have enable_uvm=1 \(gpu:vgpu_params"),
         ):
             with self.assertRaisesRegex(nova_exception.MigrationPreCheckError, said):
                 departures.asked(self.moves, instance, data)
