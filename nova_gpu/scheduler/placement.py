@@ -82,8 +82,8 @@ def has_candidate(
     context: nova_context.RequestContext, querystring: str, ignored: Collection[str] = ()
 ) -> bool:
     """Return whether Placement has an allocation candidate for the query, as :func:`nodes`."""
-    found = nodes(context, querystring, ignored)
-    return found is None or bool(found)
+    holders = nodes(context, querystring, ignored)
+    return holders is None or bool(holders)
 
 
 def nodes(
