@@ -22,7 +22,8 @@ def told(address: str) -> dict[str, object]:
     """As nova_gpu/host/scripts/nvml_probe.py writes it, of a card that is not in MIG mode"""
     own = {"id": 1155, "name": "NVIDIA L40S-8Q", "memory": 8 << 30, "profile": None, "heads": 4}
     more = {"resolution": [7680, 4320], "most": 6, "per_instance": 1, "per_guest": 1}
-    return {"address": address, "instances": None, "types": [{**own, **more}]}
+    places = {"places": [], "place_size": None}
+    return {"address": address, "instances": None, "types": [{**own, **more, **places}]}
 
 
 class VGPUTypesTest(HostTestCase):
