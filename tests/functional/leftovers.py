@@ -89,8 +89,12 @@ class LeavesNothing:
         ]
 
     def _source(self: Any, uuid: str) -> str:
-        (move,) = objects.MigrationList.get_by_filters(
-            self.context, {"instance_uuid": uuid, "status": "finished"}
+        (move,) = (
+            move
+            for context in snapshot.contexts(self, nova_context.get_admin_context())
+            for move in objects.MigrationList.get_by_filters(
+                context, {"instance_uuid": uuid, "status": "finished"}
+            )
         )
         return str(move.source_compute)
 

@@ -405,6 +405,8 @@ def _of_absent_vgpus(instance: Instance, domain: Domain) -> Iterator[Obstacle]:
     Stock Nova has started such a guest when it has reverted a resize on the same host
     (LibvirtDriver.finish_revert_migration).
     """
+    if instance.migration is not None:
+        return  # the domain may be of the former flavor
     specs = instance.extra_specs
     asks = request.of(specs).asks_for_vgpus and not any(map(validation.is_own, specs))
     if asks and not (instance.slots or instance.recorded or domain.mediated or domain.functions):
