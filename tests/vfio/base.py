@@ -142,12 +142,12 @@ class VFIOTestCase(unittest.TestCase):
         """
         if not self._pretends:
             self._pretends = True
-            self.addCleanup(self._forget_groups)
+            self.addCleanup(self.forget_groups)
         for address in addresses:
             self.host.pretend(address, attributes)
             self.addCleanup(self.host.own_up, address, list(attributes))
 
-    def _forget_groups(self) -> None:
+    def forget_groups(self) -> None:
         """Restart nova-compute of the only host without what Placement has of its GPUs.
 
         It can be removed only while nova-compute, which caches it, does not run.

@@ -43,7 +43,7 @@ class ContainersTest(base.VFIOTestCase):
         for group, values in options.items():
             self.cloud.flags(**values, group=group)
         self.cloud.beside = beside
-        self.cloud.restart_compute()
+        self.forget_groups()
 
     def _end(self) -> None:
         self.cloud._delete_everything()
