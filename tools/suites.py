@@ -86,7 +86,9 @@ def _stestr(folder: str, inputs: int = 0) -> str:
 _COSTLY = (
     r"test_(adopt|adopt_vgpus|leave|takeover_crashes|stock_clouds|killed|concurrency)[.]"
     r"|test_(preemption|cross_cell|recoveries|vgpu_operations|install|room|counted|fabric)[.]"
-    r"|test_live_migration[.](Plain|Recoveries)Test|test_kvm_binding[.](Moves|Cast)Test"
+    r"|test_(aggregates|both_hypervisors|beside|capacity)[.]"
+    r"|test_live_migration[.](OtherType|Plain|Recoveries)Test"
+    r"|test_kvm_binding[.](Moves|Cast)Test"
 )
 
 # The longest lanes first, so that none runs on alone. CONTRIBUTING.rst says what each suite is, and
@@ -128,10 +130,9 @@ SUITES = {
     "unit": Suite((_stestr("unit"),), pick="", short=""),
     "matrix": Suite(
         (
-            "python -m tests.matrix --jobs 1 --seconds 150 --seed {seed} "
+            "python -m tests.matrix --jobs 1 --seconds 120 --seed {seed} "
             "--with-tenants --seeds 1 --steps 8",
         ),
-        pick="-k",
         short="",
     ),
     "matrix-pairs": Suite(("python -m tests.matrix --pairs",), pick="-k", long=""),
