@@ -54,6 +54,10 @@ class HostsTest(ShownTestBase):
         self._test_usage(two, one)
         for command in (providers.ListGroups, providers.ListHosts):
             self.assertIn("for administrators", self.refusal(command, admin=False))
+        self.force_down("host2")
+        fault = self.boot_refused(self.flavor(gpus="1", gpu_arch="kepler"))
+        self.assertIn("free only on hosts that take no new instance", fault)
+        self.assertIn("their compute service is down", fault)
 
     def _test_show(self, two: base.Server) -> None:
         shown = self.fields(servers.ShowServer, "pair")
