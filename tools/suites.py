@@ -86,7 +86,7 @@ def _stestr(folder: str, inputs: int = 0) -> str:
 _COSTLY = (
     r"test_(adopt|adopt_vgpus|leave|takeover_crashes|stock_clouds|killed|concurrency)[.]"
     r"|test_(preemption|cross_cell|recoveries|vgpu_operations|install|room|counted|fabric)[.]"
-    r"|test_(aggregates|both_hypervisors|beside|capacity)[.]"
+    r"|test_(aggregates|both_hypervisors|capacity)[.]"
     r"|test_live_migration[.](OtherType|Plain|Recoveries)Test"
     r"|test_kvm_binding[.](Moves|Cast)Test"
 )
