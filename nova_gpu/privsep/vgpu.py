@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 import nova_gpu.privsep.entrypoint
 from nova_gpu.conf import CONF
-from nova_gpu.core import exception, model
+from nova_gpu.core import exception, model, names
+from nova_gpu.core.flavor import parsers
 from nova_gpu.core.vgpu import vgpu
 from nova_gpu.host import child, clean_command
 from nova_gpu.host.mig import mig_layout
@@ -39,9 +40,11 @@ def set_params(slot: str, instance_uuid: str, text: str) -> None:
 
     :raises DeviceUnavailable: if ``[gpu]vgpu_params`` does not permit one of them, or it has others
         afterwards
+    :raises InvalidExtraSpec: if *text* is no list of parameters
     """
     place = vgpu.Slot.parse(slot)
-    for name in (param.partition("=")[0] for param in text.split(",") if text):
+    params = parsers.parse_params(names.VGPU_PARAMS, text) if text else ""
+    for name in (param.partition("=")[0] for param in params.split(",") if params):
         if name not in CONF.gpu.vgpu_params:
             raise exception.DeviceUnavailable(
                 str(place.parent),
@@ -49,7 +52,7 @@ def set_params(slot: str, instance_uuid: str, text: str) -> None:
                 "name it there, or take it out of the flavor",
             )
     uuid = vgpu.device_uuid(instance_uuid, place)
-    slots.set_params(place, uuid, text, Roots.of(CONF.gpu), CONF.gpu.bind_timeout)
+    slots.set_params(place, uuid, params, Roots.of(CONF.gpu), CONF.gpu.bind_timeout)
 
 
 @nova_gpu.privsep.entrypoint.entrypoint

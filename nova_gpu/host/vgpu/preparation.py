@@ -116,7 +116,8 @@ def finish(card: GPU, wanted: Preparation, roots: Roots, timeout_s: float) -> No
         mig_layout.fill(card.address, wanted.mig_profile, roots, timeout_s)
     if not (wanted.mixed_sizes or wanted.scheduler):
         return
-    what = f"[gpu]{_SIZES if wanted.mixed_sizes else _SCHEDULER} is not set"
+    options = {_SIZES: wanted.mixed_sizes, _SCHEDULER: wanted.scheduler}
+    what = f"{' and '.join(f'[gpu]{name}' for name, value in options.items() if value)} not set"
     sizes = "mixed" if wanted.mixed_sizes else "equal"
     words = [str(card.address), sizes, wanted.scheduler or ""]
     try:

@@ -125,7 +125,7 @@ def set_params(slot: Slot, uuid: str, text: str, roots: Roots, timeout_s: float)
         reason = str(error)
     if reason:
         what = f"{slot}: the parameters {text or 'of none'} were not set: {reason}"
-        remedy = "take them out of the flavor, or see the kernel's log about the card"
+        remedy = f"take them out of the flavor, or {_SEE_LOG}" if text else _SEE_LOG
         raise exception.DeviceUnavailable(str(slot.parent), what, remedy)
 
 

@@ -94,6 +94,9 @@ class ParamsTest(VGPUsTestCase):
     def test_refused(self) -> None:
         with self.assertRaisesRegex(exception.DeviceUnavailable, "does not permit disable_vnc"):
             self.vgpus.make(MINE, [self.typed], "disable_vnc=1,enable_uvm=1")
+        with self.assertRaises(exception.InvalidExtraSpec):
+            self.vgpus.make(MINE, [self.typed], "enable_uvm=1 plugin=/tmp/x")
+        self.assertEqual("", self.file.read_text())
         self.file.unlink()
         with self.assertRaisesRegex(exception.DeviceUnavailable, "enable_uvm=1 were not set"):
             self.vgpus.make(MINE, [self.typed], "enable_uvm=1")
@@ -219,7 +222,7 @@ class PreparedTest(VGPUsTestCase):
             (
                 {"scheduler_refused": "3"},
                 {"vgpu_scheduler": f"{product}=equal_share"},
-                "is not set",
+                "[gpu]vgpu_scheduler not set",
             ),
             ({}, {"vgpu_scheduler": f"{product}=fixed_share", **mixed}, "fixed share scheduler"),
             ({}, {**mixed, **mig}, "in MIG mode each GPU instance has its own"),
