@@ -100,16 +100,13 @@ def computing(
     """
     card = device.parent if isinstance(device, Slot) else device.address
     instance = of_slot(device.number) if isinstance(device, Slot) else None
-    pids = {
-        pid
-        for pid, *ids in nvml.computing(card, timeout_s)
-        if instance is None or tuple(ids) == instance
-    }
     proc = str(roots.proc)
+    guests = {pid for pid, _ in end_processes.of_guests(proc, uids)}
+    # NVML takes seconds, and a host without guests needs no answer.
     return [
         Process(pid, processes.command(f"{proc}/{pid}"), _COMPUTES)
-        for pid, _ in (end_processes.of_guests(proc, uids) if pids else ())
-        if pid in pids
+        for pid, *ids in (nvml.computing(card, timeout_s) if guests else ())
+        if pid in guests and (instance is None or tuple(ids) == instance)
     ]
 
 
