@@ -64,7 +64,7 @@ def rank(request: Request, report: Report, distribution: Distribution) -> Rank:
 
 
 def near_only(request: Request, order: Rank) -> Rank:
-    """Return of a rank what a flavor asks for: the second and the third number.
+    """Return of *order* what the flavor asks for: points 2 and 3 of :func:`rank`.
 
     By the others several schedulers would send their instances to the same host, the fullest.
     """

@@ -311,12 +311,9 @@ class Providers:
         :raises OSError, ValueError: if it cannot be read
         """
         try:
-            content = files.read_json(self._path)
-            node, by_name = str(content["node"]), list(content["providers"])
+            node, by_name = self._read()
         except FileNotFoundError:
             return []
-        except (LookupError, TypeError) as error:
-            raise ValueError(f"{self._path} is no record of providers") from error
         return list(filter(None, (names.parse_provider_name(node, name) for name in by_name)))
 
     def _asked(self, client: Any, provider_names: Collection[str]) -> dict[str, str]:
@@ -339,13 +336,22 @@ class Providers:
     def _load(self, nodename: str) -> dict[str, str] | None:
         """Return the file's UUIDs by provider name; ``None`` without a valid file of this node."""
         try:
-            content = files.read_json(self._path)
-            if content["node"] != nodename:
-                return None
-            items = content["providers"].items()
-            return {str(name): str(UUID(item)) for name, item in items}
-        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            node, by_name = self._read()
+        except (OSError, ValueError):
             return None
+        return by_name if node == nodename else None
+
+    def _read(self) -> tuple[str, dict[str, str]]:
+        """Return the node that the file names, and the UUIDs by provider name.
+
+        :raises OSError, ValueError: if it cannot be read
+        """
+        content = files.read_json(self._path)
+        try:
+            items = content["providers"].items()
+            return str(content["node"]), {str(name): str(UUID(item)) for name, item in items}
+        except (LookupError, TypeError, AttributeError) as error:
+            raise ValueError(f"{self._path} is no record of providers") from error
 
 
 def _ask(client: Any, provider_names: Iterable[str]) -> dict[str, str]:
