@@ -142,11 +142,7 @@ SUITES = {
     "matrix-triples": Suite(
         ("python -m tests.matrix --triples --seconds 4200 --seed {seed}",), pick="-k", long=""
     ),
-    "tenants": Suite(
-        ("python -m tests.matrix tenants --seed {seed}",),
-        pick="--kind",
-        long="",
-    ),
+    "tenants": Suite(("python -m tests.matrix tenants --seed {seed}",), long=""),
     "nova": Suite(("nice -n 5 python -m tests.nova unit",), pick="-k", long=""),
     "nova-functional": Suite(("python -m tests.nova functional",), pick="-k", long=""),
     "extensions": Suite(_tox("extensions"), long=""),

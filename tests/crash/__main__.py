@@ -10,8 +10,6 @@ the next one.
 With --takeovers: nova-gpu adopt and leave are killed while they write, with Nova in one process and
 a fake libvirt; instances go on meanwhile, and the commands too.
 
-With --clouds: clouds of stock Nova, drawn by chance, are taken over, used and given back.
-
 With --operations: many create and delete instances at once, with Nova in one process and a fake
 libvirt; the same is compared after each round of 24.
 
@@ -32,7 +30,6 @@ from tools import outcomes
 _MODULES = {
     "operations": "test_concurrency",
     "takeovers": "test_takeover_crashes",
-    "clouds": "test_stock_clouds",
 }
 
 
@@ -49,7 +46,6 @@ def main() -> int:
     )
     parser.add_argument("--operations", type=int, help="operations at once, in place of deaths")
     parser.add_argument("--takeovers", type=int, help="deaths of nova-gpu adopt and leave instead")
-    parser.add_argument("--clouds", type=int, help="clouds that are taken over and back instead")
     arguments = parser.parse_args()
     for name in _MODULES:
         if number := getattr(arguments, name):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Clouds of stock Nova, drawn by a seed, are taken over, used, and given back.
 
-How many they are is in the environment, and so is the seed; ``python -m tests.crash --clouds 300``
-is the long run. A cloud that fails says all that was drawn, in the detail "history".
+How many they are is in the environment, and so is the seed; ``tools/test clouds`` is the long run.
+A cloud that fails says all that was drawn, in the detail "history".
 """
 
 from __future__ import annotations
@@ -349,7 +349,7 @@ class Walking(live.Moving, stock.StockTestBase):
             if not is_ended:
                 self.end_moves()
             else:
-                self.assertEqual([], [*report.consumers] if not hindered else [])
+                self.assertTrue(hindered, report.consumers)
                 for item in hindered:
                     self._delete_server({"id": item.instance.uuid})
                     self.touched.add(item.instance.uuid)
