@@ -296,12 +296,13 @@ def forget(host: discovery.Discovery, report: Shadow, items: Iterable[Holding | 
     Proofs of cleaning and records of made vGPUs are not of guests that stock Nova has started
     since, and the providers that are made here have other uuids.
 
-    :param items: the instances whose records of made vGPUs are removed
+    :param items: the instances whose records of made vGPUs are removed, with those that have their
+        devices by stock Nova: a way back that was killed may have left the records
     :raises OSError: if a proof or the file of the providers may still exist
     """
     proofs.revoke(host.proofs, [card.gpu.address for card in report.cards])
     made = MadeVGPUs(host.vgpus)
-    uuids = {item.instance.uuid for item in items}
+    uuids = {item.instance.uuid for item in (*items, *report.holdings)}
     for slot, uuid in made.instances().items():
         if uuid in uuids:
             made.remove(slot, uuid)
