@@ -50,6 +50,7 @@ class TwoCells:
     def start_host(self: Any, name: str = "host1", *args: Any, **kwargs: Any) -> None:
         with self.in_cell_of(name):
             super().start_host(name, *args, cell_name=CELLS[name], **kwargs)  # type: ignore[misc]
+        self.assertEqual(CELLS[name], self.host_mappings[name].cell_mapping.name)
 
     def one_period(self: Any, name: str = "host1") -> None:
         with self.in_cell_of(name):
