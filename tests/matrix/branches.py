@@ -56,6 +56,10 @@ class Found:
     seconds: float = 0.0
 
 
+class Broken(str):
+    """Why the process of a walk has ended, in place of an answer."""
+
+
 class Branches:
     """A cloud of one kind, in a process of its own.
 
@@ -90,11 +94,22 @@ class Branches:
                 self._fork(own, lambda setup=setup, own=own: self._begin(setup, own), restore)
 
     def converse(self, stream: connection.Connection[Any, Any]) -> None:
-        """Do step by step what comes from *stream*, in a cloud of its own for each beginning."""
+        """Do step by step what comes from *stream*, in a cloud of its own for each beginning.
+
+        The answer to a step in which the walk's process ends is :class:`Broken`.
+        """
+
+        def answer(setup: Setup) -> None:
+            try:
+                self._answer(setup, stream)
+            except Exception:
+                stream.send(Broken(traceback.format_exc()))
+
         with self._kept("begin") as restore:
             while (words := stream.recv()) is not None:
                 setup = words[1]
-                self._fork([], lambda setup=setup: self._answer(setup, stream), restore)
+                if code := self._fork([], lambda setup=setup: answer(setup), restore):
+                    stream.send(Broken(f"its process ended with {code}"))
 
     def _answer(self, setup: Setup, stream: connection.Connection[Any, Any]) -> None:
         self._stage.begin(setup)
@@ -276,7 +291,9 @@ class Branches:
         yield restore
         shutil.rmtree(kept)
 
-    def _fork(self, walks: Sequence[Walk], run: Any, restore: Any) -> None:
+    def _fork(self, walks: Sequence[Walk], run: Any, restore: Any) -> int:
+        """Call *run* in a process of its own, put the files back, and return its exit code."""
+
         def begin() -> None:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.alarm(_LIMIT_S)
@@ -285,6 +302,8 @@ class Branches:
                 run()
             except Exception:
                 text = traceback.format_exc()
+                if not walks:
+                    print(text, flush=True)
                 for walk in walks:
                     self._results.send(Found(walk, error=text))
 
@@ -294,6 +313,7 @@ class Branches:
             for walk in walks:
                 self._results.send(Found(walk, error=f"its process ended with {code}"))
         restore()
+        return code
 
 
 def _named(cloud: oracle.Cloud, difference: oracle.Difference) -> oracle.Difference:

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from tests.cloud import oracle
 from tests.matrix import axes, plans
+from tests.matrix.branches import Broken
 from tests.matrix.operations import OPERATIONS, Operation
 from tests.matrix.walks import Setup, Step, Walk
 
@@ -29,6 +30,8 @@ _SETUPS = 8
 _CHANCES = 10**6
 # After each of so many steps, at the latest, every host has a period.
 _PERIOD = "period"
+# More than a step may take
+_PATIENCE_S = 400
 # What is so without a period
 _AT_ONCE = ("shared",)
 
@@ -49,9 +52,19 @@ class Search:
         self.failed: Walk | None = None
         self.texts: list[str] = []
 
-    def ask(self, words: object) -> Any:
+    def ask(self, words: object, walk: Walk) -> Any:
+        """Return the answer.
+
+        :raises Contradiction: if *walk* has ended the process that does it
+        """
         self.stream.send(words)
-        return self.stream.recv()
+        if not self.stream.poll(_PATIENCE_S):
+            raise TimeoutError(f"no answer to {words} within {_PATIENCE_S} s")
+        answer = self.stream.recv()
+        if isinstance(answer, Broken):
+            self.failed, self.texts = walk, [answer]
+            raise Contradiction(answer)
+        return answer
 
 
 def machine(own: Search) -> type[stateful.RuleBasedStateMachine]:
@@ -67,8 +80,9 @@ def machine(own: Search) -> type[stateful.RuleBasedStateMachine]:
         def begin(self, setup: Setup, chance: int) -> None:
             # Hypothesis begins with the simplest walk there is: nothing but periods.
             hypothesis.assume(chance)
-            self.walk = Walk(setup, ())
-            self.statuses = own.ask(("begin", setup))
+            walk = Walk(setup, ())
+            self.statuses = own.ask(("begin", setup), walk)
+            self.walk = walk
             own.begun += 1
 
         @stateful.rule(data=st.data(), slot=st.integers(0, SLOTS - 1))
@@ -87,8 +101,10 @@ def machine(own: Search) -> type[stateful.RuleBasedStateMachine]:
 
         def take(self, step: Step) -> None:
             assert self.walk
-            self.walk = Walk(self.walk.setup, (*self.walk.steps, step))
-            self.statuses, found = own.ask(("step", step))
+            walk = Walk(self.walk.setup, (*self.walk.steps, step))
+            self.walk = None  # nothing of it is there to be ended if it breaks
+            self.statuses, found = own.ask(("step", step), walk)
+            self.walk = walk
             own.steps += 1
             if step.operation != _PERIOD:
                 found = [each for each in found if each.kind in _AT_ONCE]
@@ -102,8 +118,7 @@ def machine(own: Search) -> type[stateful.RuleBasedStateMachine]:
 
         def teardown(self) -> None:
             if self.walk is not None:
-                found = own.ask(("end",))
-                self.judge(found)
+                self.judge(own.ask(("end",), self.walk))
 
     return Tenants
 
