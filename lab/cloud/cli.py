@@ -52,6 +52,15 @@ up. Nothing listens but on 127.0.0.1.
 """
 
 
+_NEXT = """
+The cloud is up. Type, for a flavor with 2 GPUs and an instance with it:
+
+    eval "$({program} openrc)"
+    openstack gpu flavor create two --gpus 2
+    openstack gpu server create --flavor two --image busybox --nic none first
+"""
+
+
 def _up(arguments: argparse.Namespace) -> int:
     if arguments.real and (arguments.computes or 1) > 1:
         raise steps.Failed("--real goes with one compute host only: two would offer the same GPUs")
@@ -64,7 +73,7 @@ def _up(arguments: argparse.Namespace) -> int:
         steps.say(f"The lab in {lab.folder} is up.")
         return 0
     cloud.up(lab)
-    steps.say(f'\nThe cloud is up: eval "$({sys.argv[0]} openrc)"')
+    steps.say(_NEXT.format(program=sys.argv[0]))
     return 0
 
 
@@ -115,7 +124,9 @@ def _compute(arguments: argparse.Namespace) -> int:
 
 
 def _on_host(act: Callable[[settings.Host], int]) -> Callable[[argparse.Namespace], int]:
-    return lambda arguments: act(compute.named(_running(arguments), arguments.host))
+    return lambda arguments: act(
+        compute.named(_running(arguments), arguments.host or arguments.named)
+    )
 
 
 def _demo(arguments: argparse.Namespace) -> int:
@@ -298,9 +309,9 @@ def _parser() -> argparse.ArgumentParser:
         ),
         ("power-on", controls.power_on, "switch it on again, wait until it is up"),
     ):
-        verb(name, _on_host(act), text).add_argument(
-            "host", nargs="?", help="compute-1 (default) or compute-2"
-        )
+        where = verb(name, _on_host(act), text).add_mutually_exclusive_group()
+        where.add_argument("named", nargs="?", metavar="HOST", help="compute-1 (default) or -2")
+        where.add_argument("--host", help="the same")
     opens = verb("openrc", _openrc, "print the environment for openstack and nova")
     users = (settings.ADMIN, settings.MEMBER)
     opens.add_argument("user", nargs="?", choices=users, default=settings.ADMIN)

@@ -6,6 +6,7 @@ The environment is made again only if the list of packages has changed.
 
 from __future__ import annotations
 
+import configparser
 import contextlib
 import hashlib
 import os
@@ -183,8 +184,15 @@ def _install_project(lab: settings.Lab) -> None:
     with steps.step("this project", log):
         argv = [lab.program("python"), "-m", "pip", "install", "--no-deps", "--force-reinstall"]
         argv += ["--cache-dir", str(lab.cache / "pip"), str(copy)]
-        steps.run(argv, log, {**os.environ, "PBR_VERSION": "0.0.0"})
+        steps.run(argv, log, {**os.environ, "PBR_VERSION": _version()})
         stamp.write_text(wanted)
+
+
+def _version() -> str:
+    """Return what the next release is called, in numbers."""
+    declared = configparser.ConfigParser()
+    declared.read(settings.ROOT / "setup.cfg")
+    return declared["metadata"]["version"]
 
 
 def _remove_project(lab: settings.Lab) -> None:
