@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import math
+import re
 from typing import Any
 
 from nova_gpu.cmd.output import add_format
@@ -17,6 +18,7 @@ from nova_gpu.core import extensions
 
 # The exporter's default: this host only, because the metrics name instances.
 LISTEN = "127.0.0.1:9943"
+_WITHOUT_DOMAIN = re.compile("[0-9a-fA-F]{2}:[0-9a-fA-F]{2}[.][0-7]")
 
 
 def _seconds(text: str) -> float:
@@ -30,6 +32,11 @@ def _seconds(text: str) -> float:
     raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
 
 
+def _address(text: str) -> str:
+    """Complete a PCI address as ``lspci`` prints it on most hosts, without its domain."""
+    return f"0000:{text}" if _WITHOUT_DOMAIN.fullmatch(text) else text
+
+
 def add_commands(subparsers: Any) -> None:
     """Add the parsers of all ``nova-gpu`` commands, with their options, to *subparsers*."""
 
@@ -41,7 +48,8 @@ def add_commands(subparsers: Any) -> None:
         return parser
 
     def add_address(parser: Any) -> None:
-        parser.add_argument("address", metavar="ADDRESS", help="PCI address, such as 0000:88:00.0")
+        text = "PCI address, such as 0000:88:00.0 or 88:00.0"
+        parser.add_argument("address", metavar="ADDRESS", type=_address, help=text)
 
     text = "list this host's GPUs, which of them are offered to new instances, and why others "
     add(subparsers, "list", "cards", f"{text}are not")

@@ -155,7 +155,11 @@ def table(cards: Sequence[dict[str, Any]], unknown: str | None = None) -> str:
     lines = [shown.get_string()]
     for card in cards:
         lines += [f"{card['address']}: {line}" for line in vgpu_lines(card["vgpus"] or ())]
-    lines += [f"{card['address']}: {card['reason']}" for card in cards if card["reason"]]
+    addresses: dict[str, list[str]] = {}
+    for card in cards:
+        if card["reason"]:
+            addresses.setdefault(card["reason"], []).append(card["address"])
+    lines += [f"{', '.join(alike)}: {reason}" for reason, alike in addresses.items()]
     if unknown:
         lines.append(not_known(unknown))
     if any(card["architecture"] is None for card in cards):

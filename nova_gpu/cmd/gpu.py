@@ -7,8 +7,11 @@ Only ``host prepare`` with ``--apply`` or ``--undo``, ``verify --repair``, ``qua
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import gc
 import importlib
+import io
 import logging as python_logging
 import sys
 from collections.abc import Sequence
@@ -50,10 +53,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     line = list(sys.argv if argv is None else argv)
     try:
         with output.while_read():
+            if line[1:] in ([], ["-h"], ["--help"]):
+                _print_help()
+                return 0 if line[1:] else 2
             options.read(line[1:], _PROG)
             _set_up_log()
             if CONF.command.name is None:
-                CONF.print_help()
+                _print_help()
                 return 2
             return _run(line)
     except exception.InvalidPciAddress as error:
@@ -68,6 +74,19 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(_NO_LIBVIRT, file=sys.stderr)
     return 1
+
+
+def _print_help() -> None:
+    """Print the commands, and then the options of all of them, which are mostly oslo.log's."""
+    usage = f"{_PROG} [options] COMMAND ..."
+    parser = argparse.ArgumentParser(usage=usage, add_help=False)
+    arguments.add_commands(parser.add_subparsers(title="commands", metavar="COMMAND"))
+    logging.register_options(CONF)
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
+        CONF(["--help"], "nova", _PROG, default_config_files=[])
+    _, title, of_all = text.getvalue().partition("\noptions:\n")
+    print(parser.format_help(), title, of_all.partition("\nCommands:\n")[0], sep="")
 
 
 def _set_up_log() -> None:

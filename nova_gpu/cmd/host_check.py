@@ -234,8 +234,9 @@ def _largest_guest(card: address_space.Bars, roots: Roots, alike: int) -> str:
 
 
 def text(findings: list[Finding]) -> str:
-    """Return the findings as text for people."""
-    lines = []
+    """Return the findings as text for people. Equal sentences about several cards stand once."""
+    lines: list[str] = []
+    first: dict[tuple[str, ...], str] = {}
     for finding in findings:
         verdict = "cannot be given to a guest" if finding.obstacles else "can be given to a guest"
         lines.append(f"{finding.address} ({finding.name}): {verdict}")
@@ -243,8 +244,11 @@ def text(findings: list[Finding]) -> str:
         lines += [
             f"    {function} is bound to {driver or 'no driver'}" for function, driver in drivers
         ]
-        lines += [f"  - {reason}" for reason in finding.obstacles]
-        lines += [f"    {remark}" for remark in finding.remarks]
+        said = [f"  - {reason}" for reason in finding.obstacles]
+        said += [f"    {remark}" for remark in finding.remarks]
+        if (alike := first.setdefault(tuple(said), finding.address)) != finding.address and said:
+            said = [f"    and all that is said of {alike}"]
+        lines += said
     return printable.lines("\n".join(lines))
 
 

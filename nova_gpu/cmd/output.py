@@ -62,13 +62,13 @@ class Format(enum.StrEnum):
 
 
 def add_format(parser: Any) -> None:
-    """Add the options ``--format`` and ``--json`` to *parser*.
+    """Add the options ``--format``, as ``openstack`` has it, and ``--json`` to *parser*.
 
     The parsed result has the attribute ``format``, one of :class:`Format`.
     """
     how = parser.add_mutually_exclusive_group()
     how.add_argument(
-        "--format",
+        *("-f", "--format"),
         choices=[str(form) for form in Format],
         default=Format.TABLE,
         help="print a table or text for people (the default), or JSON for programs",
