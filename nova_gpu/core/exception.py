@@ -274,6 +274,8 @@ class NoneFree(GuestCannotStart):
         self.args = (reason, remedy, others)
 
 
+# A fault that begins so after Nova's own words stays; the client recognises it, and does not retry.
+FINAL = "waiting will not help: "
 # The client recognises the error by this text.
 QUOTA_REFUSES = "quota refuses the instance its GPUs"
 
@@ -366,22 +368,29 @@ class Reason:
     """The reason why no host can give the requested GPUs, in two versions.
 
     ``log_text`` is for operators. ``user_text`` leaves out how many GPUs exist and how many are in
-    use. Each is one printable line, whatever an image's properties put into it.
+    use. Each is one printable line, whatever an image's properties put into it. ``is_final``: the
+    reason stays when GPUs become free, so a repeated request is refused as well.
     """
 
     log_text: str
     user_text: str
+    is_final: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "log_text", _line(self.log_text))
         object.__setattr__(self, "user_text", _line(self.user_text))
 
     @classmethod
-    def of_both(cls, text: str) -> Reason:
+    def of_both(cls, text: str, *, is_final: bool = False) -> Reason:
         """Return a reason with the same *text* for operators and users.
 
         The text must not name hosts or other instances, nor say how many GPUs the cloud has or how
         many are in use. It may list what GPUs exist (models, architectures, memory), and say the
         most that one host or guest has.
         """
-        return cls(text, text)
+        return cls(text, text, is_final)
+
+    @property
+    def fault(self) -> str:
+        """The text for the user. If the reason is final, it begins with :data:`FINAL`."""
+        return f"{FINAL * self.is_final}{self.user_text}"

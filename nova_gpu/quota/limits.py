@@ -72,7 +72,7 @@ def _remedy(exceeded: Collection[Any], instances: int) -> str:
         if fit > 0:
             return f"ask for at most {fit} of the {instances} instances at once, or {more}"
     if any(over.current_usage for over in exceeded):
-        return f"stop or delete other instances of the project, or {more}"
+        return f"delete other instances of the project, or {more}"
     return more
 
 

@@ -41,7 +41,7 @@ LOG = logging.getLogger(__name__)
 
 # What Placement says of a query that names a resource class that does not exist
 _UNKNOWN_CLASS = re.compile("No such resource class ([A-Z0-9_]+)")
-_NONE_FITS = Reason.of_both("no GPU satisfies the flavor")
+_NONE_FITS = Reason.of_both("no GPU satisfies the flavor", is_final=True)
 
 
 @request_filter.trace_request_filter  # type: ignore[untyped-decorator]
@@ -74,9 +74,9 @@ def gpu_request_filter(
             raise exception.InvalidExtraSpec(
                 names.PEER_ACCESS,
                 flavor.extra_specs[names.PEER_ACCESS],
-                f"the GPUs' driver obeys it only if it sees that it runs in a guest, which the "
+                "the GPUs' driver must see that it runs in a guest, which the "
                 f"image's {names.IMAGE_HIDDEN} hides",
-                f"an image without {names.IMAGE_HIDDEN}",
+                "an image without it",
             )
         machine_type = requested_.unfit_machine_type if whole else None
         needs_known = any(map(query.needs_known, flavor.requests)) or machine_type
@@ -99,7 +99,7 @@ def gpu_request_filter(
     except exception.QuotaExceeded as e:
         raise refusal(ctxt, request_spec, Reason(str(e), e.user_text), whole) from e
     except exception.InvalidExtraSpec as e:
-        raise refusal(ctxt, request_spec, Reason.of_both(str(e))) from e
+        raise refusal(ctxt, request_spec, Reason.of_both(str(e), is_final=True)) from e
     except exception.PlacementFailed as e:
         LOG.warning("Refusing a request for GPUs, because its query cannot be made: %s", e)
         unread = Reason.of_both("Placement does not say which GPUs there are")
@@ -130,7 +130,7 @@ def gpu_candidates_filter(
     except exception.PlacementFailed as e:
         LOG.warning("Cannot tell whether a host has the requested GPUs, leaving it to Nova: %s", e)
         unknown = _UNKNOWN_CLASS.search(str(e))
-        reason = Reason.of_both(f"no host has {unknown[1]}") if unknown else None
+        reason = unknown and Reason.of_both(f"no host has {unknown[1]}", is_final=True)
     if reason:
         raise refusal(ctxt, request_spec, reason, flavor.whole)
     return bool(flavor.requests)
@@ -282,4 +282,4 @@ def refusal(
         reason=reason.log_text,
     )
     notifications.emit(event, ctxt)
-    return nova_exception.RequestFilterFailed(reason=reason.user_text)
+    return nova_exception.RequestFilterFailed(reason=reason.fault)

@@ -22,6 +22,9 @@ _FOR_S = 1800
 class CreateServer(base_command.ShowOne):
     """Create a server like openstack server create, and retry while no host has GPUs for it.
 
+    In addition to that command's options it has --for and --every: how long and how often it
+    retries. What no wait can change, such as a flavor that no host can serve, ends it at once.
+
     Nova cannot retry a server that found no host, so each try creates a server. The failed one
     stays until the next one exists, because openstack gpu preempt makes room for failed servers.
     """
@@ -35,7 +38,11 @@ class CreateServer(base_command.ShowOne):
             factory, _, _ = self.app.command_manager.find_command(["server", "create"])
             self._create = factory(self.app, self.app_args)
             parser = self._create.get_parser(prog_name)
+            parser.description = self.get_description()
             base_command.add_timeout(parser)
+            for action in parser._actions:  # argparse has no other way to hide what is refused
+                if action.dest == "max":
+                    action.help = argparse.SUPPRESS
         base_command.add_retries(parser, _FOR_S)
         return parser
 
@@ -46,13 +53,31 @@ class CreateServer(base_command.ShowOne):
             )
         parsed_args.wait = False  # this command waits for the build itself
         self._connection = self.connection(parsed_args)
+        self._made: set[str] = set()
+        try:
+            server = self._built(parsed_args)
+        except KeyboardInterrupt:
+            for uuid in sorted(self._made):
+                self.say(f"interrupted: server {uuid} exists; openstack server delete {uuid}")
+            raise
+        if server.status == "ERROR":
+            message = (server.fault or {}).get("message", "")
+            raise exceptions.CommandError(f"{server.name} ({server.id}): {message}")
+        shown = {"id": server.id, "name": server.name, "status": server.status}
+        return tuple(shown), tuple(shown.values())
+
+    def _built(self, parsed_args: argparse.Namespace) -> Any:
+        """Create servers until one found a host or failed for another reason, and return it.
+
+        :raises CommandError: after ``--for``
+        """
         until, before, text = time.monotonic() + parsed_args.for_s, None, ""
         while True:
-            server = self._made(parsed_args, before)
+            server = self._create_one(parsed_args, before)
             for former in self._replaced(server):
                 self._delete(former)
             if not unserved.found_none(self._connection, server):
-                break
+                return server
             why = server.fault["message"]
             if time.monotonic() + parsed_args.every_s > until:
                 raise exceptions.CommandError(
@@ -64,13 +89,8 @@ class CreateServer(base_command.ShowOne):
                 self.say(f"{server.name}: it waits: {why}")
             before = server
             time.sleep(parsed_args.every_s)
-        if server.status == "ERROR":
-            message = (server.fault or {}).get("message", "")
-            raise exceptions.CommandError(f"{server.name} ({server.id}): {message}")
-        shown = {"id": server.id, "name": server.name, "status": server.status}
-        return tuple(shown), tuple(shown.values())
 
-    def _made(self, parsed_args: argparse.Namespace, before: Any) -> Any:
+    def _create_one(self, parsed_args: argparse.Namespace, before: Any) -> Any:
         """Create a server, and return it once it is built or has failed.
 
         :param before: the failed server of the last try, or ``None``; deleted if it uses up quota
@@ -84,6 +104,7 @@ class CreateServer(base_command.ShowOne):
             self._delete(before)
             columns, values = self._create.take_action(parsed_args)
         row = dict(zip(columns, values, strict=True))
+        self._made.add(row["id"])
         for server in rest.polled(lambda: servers.get(self._connection, row["id"]), _BUILD_S):
             if server.status != "BUILD":
                 return server
@@ -113,3 +134,4 @@ class CreateServer(base_command.ShowOne):
         with rest.clean_refusals("Nova"):
             compute.delete_server(server)
             compute.wait_for_delete(server, interval=rest.POLL_S)
+        self._made.discard(server.id)

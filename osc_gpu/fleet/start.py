@@ -53,6 +53,8 @@ class StartServer(base_command.Command):
                 return self._start(servers.find(self._connection, parsed_args.server))
             except _NoGPUs as e:
                 if time.monotonic() + parsed_args.every_s > until:
+                    if parsed_args.for_s:
+                        e.args = (f"{e}; openstack gpu start {parsed_args.server} tries again",)
                     raise
                 if message != (message := str(e)):
                     self.say(f"it waits: {message}")

@@ -94,13 +94,13 @@ def read(
 
 
 def found_none(connection: Any, server: Any) -> bool:
-    """Return whether Nova shows that a new server failed because no host had GPUs for it."""
+    """Return whether Nova shows that a new server failed because no host had free GPUs for it."""
     if server.status != "ERROR" or server.compute_host:
         return False
     fault = (server.fault or _fault(connection, server) or {}).get("message", "")
     if exception.QUOTA_REFUSES in fault:
         return False  # free GPUs would not help it
-    return any(message in fault for message in _REFUSED)
+    return exception.FINAL not in fault and any(message in fault for message in _REFUSED)
 
 
 def _fault(connection: Any, server: Any) -> Any:

@@ -137,8 +137,7 @@ def _peer_access(extra_specs: Mapping[str, str]) -> PeerAccess:
         raise exception.InvalidExtraSpec(
             names.PEER_ACCESS,
             extra_specs[names.PEER_ACCESS],
-            f"the GPUs' driver obeys it only if it sees that it runs in a guest, which {hidden} "
-            "hides",
+            f"the GPUs' driver must see that it runs in a guest, which {hidden} hides",
             f"{PeerAccess.NONE}, or any value without {hidden}",
         )
     return policy

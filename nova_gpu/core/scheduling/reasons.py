@@ -84,7 +84,9 @@ def missing(
             return reason
         for supply in of_request:
             if reason := _lack(request, supply, known, bound=bound, where=where):
-                return Reason(f"{reason.log_text}{where}", f"{reason.user_text}{where}")
+                return Reason(
+                    *(f"{reason.log_text}{where}", f"{reason.user_text}{where}", reason.is_final)
+                )
     return None
 
 
@@ -95,7 +97,8 @@ def _lack(
     if supply.offers is None:
         return too_many_to_count(request, supply.group, supply.providers)
     if not supply.offers and where and not bound:
-        return Reason.of_both(f"no host has {summary.gpus(request, supply.group)}")
+        text = f"no host has {summary.gpus(request, supply.group)}"
+        return Reason.of_both(text, is_final=True)
     if not supply.offers:
         return nowhere(request, supply.group, supply.unmet, known, bound=bound)
     return shortage(request, supply.group, supply.offers, bound=bound)
@@ -112,13 +115,14 @@ def unknown_name(request: Request, traits: Collection[str]) -> Reason | None:
     kind = summary.kind(request)
     sign = _SIGNS[request.resource_class]
     if not any(trait.startswith(sign) for trait in traits):
-        return Reason.of_both(f"no host offers {kind}")
+        return Reason.of_both(f"no host offers {kind}", is_final=True)
     for group in request.groups:
         for key, condition, prefix in request.conditions(group):
             values = names.known_values(prefix, traits)
             if not any(condition.matches(value) for value in values):
                 there = f"there are: {_listed(values)}"
-                return Reason.of_both(f"no host has {kind} with {key} {condition}; {there}")
+                text = f"no host has {kind} with {key} {condition}; {there}"
+                return Reason.of_both(text, is_final=True)
     return None
 
 
@@ -138,7 +142,8 @@ def unfit_machine_type(
     if not values or values - {names.QEMU}:
         return None
     lacking = machine_types.no_pci_express(machine_type)
-    return Reason.of_both(f"the guest cannot take GPUs: {lacking}; {machine_types.Q35_REMEDY}")
+    text = f"the guest cannot take GPUs: {lacking}; {machine_types.Q35_REMEDY}"
+    return Reason.of_both(text, is_final=True)
 
 
 def shortage(
@@ -155,12 +160,14 @@ def shortage(
     largest = max(offer.total for offer in offers)
     if largest < group.count:
         host = "the requested host does not have" if bound else "no host has"
-        return Reason.of_both(f"{host} {group.count} {words}: the most in one host is {largest}")
+        text = f"{host} {group.count} {words}: the most in one host is {largest}"
+        return Reason.of_both(text, is_final=True)
     if (largest := max(offer.most for offer in offers)) < group.count:
         host = "of the requested host" if bound else "of any host"
         return Reason.of_both(
             f"no guest {host} has room for {group.count} {words}: the most in one guest is "
-            f"{largest}"
+            f"{largest}",
+            is_final=True,
         )
     most = max(offer.free for offer in offers)
     if most >= group.count:
@@ -198,27 +205,31 @@ def nowhere(
     :param known, bound: as for :func:`missing`
     """
     if bound:
-        return Reason.of_both(f"the requested host has no {summary.gpus(request, group)}")
+        text = f"the requested host has no {summary.gpus(request, group)}"
+        return Reason.of_both(text, is_final=True)
     kind = summary.kind(request)
     if not unmet:
         return Reason.of_both(
             f"no host has {summary.gpus(request, group)}: there are {kind} for each of these "
-            "conditions, and none for all of them at once"
+            "conditions, and none for all of them at once",
+            is_final=True,
         )
     trait = unmet[0]
     if trait in group.forbidden_traits:
-        return Reason.of_both(f"no host has {kind} without {trait}: all of them have it")
+        text = f"no host has {kind} without {trait}: all of them have it"
+        return Reason.of_both(text, is_final=True)
     what = trait
     for key, condition, prefix in request.conditions(group):
         if trait.startswith(prefix):
             what = f"{key} {condition}"
     text = f"no host has {kind} with {what}"
     if trait in known:
-        return Reason.of_both(f"{text}: those are given {_OTHERWISE[request.resource_class]}")
+        text = f"{text}: those are given {_OTHERWISE[request.resource_class]}"
+        return Reason.of_both(text, is_final=True)
     for prefix in _LISTED:
         if trait.startswith(prefix):
             text += f"; there are: {_listed(names.known_values(prefix, known))}"
-    return Reason.of_both(text)
+    return Reason.of_both(text, is_final=True)
 
 
 def too_many_to_count(request: Request, group: GroupRequest, providers: int) -> Reason:

@@ -15,6 +15,7 @@ from openstack import exceptions as sdk_exc
 from openstack.compute.v2.server import Server
 from osc_lib import exceptions
 
+from nova_gpu.core import exception
 from osc_gpu import rest
 from osc_gpu.fleet import create
 
@@ -64,6 +65,7 @@ class _Nova:
 class CreateTest(unittest.TestCase):
     def setUp(self) -> None:
         self.slept: list[float] = []
+        self.stderr = io.StringIO()
 
     def run_it(self, nova: _Nova, *arguments: str) -> tuple[Any, str]:
         class Plain:
@@ -81,7 +83,7 @@ class CreateTest(unittest.TestCase):
         app = SimpleNamespace(
             command_manager=SimpleNamespace(find_command=lambda words: (Plain, "", [])),
             client_manager=SimpleNamespace(sdk_connection=SimpleNamespace(compute=nova)),
-            stderr=io.StringIO(),
+            stderr=self.stderr,
         )
         made = create.CreateServer(app, None)
         parsed = made.get_parser("openstack").parse_args(list(arguments))
@@ -134,6 +136,20 @@ class CreateTest(unittest.TestCase):
         self.assertEqual("mine (s2): Image is gone", self.refusal(nova))
         self.assertEqual({"s2"}, set(nova.there))
         self.assertIn("--max", self.refusal(nova, "--max", "2"))
+        never = NONE.replace("failed: ", f"failed: {exception.FINAL}")
+        self.assertEqual(f"mine (s1): {never}", self.refusal(_Nova(never)))
+        self.assertEqual([], self.slept[1:])
         nova = _Nova("ACTIVE", quota=0)
         with self.assertRaises(sdk_exc.ForbiddenException):
             self.run_it(nova)
+
+    def test_interrupted(self) -> None:
+        """What is left is said."""
+
+        class Interrupted(_Nova):
+            def servers(self, details: bool, status: str) -> list[Server]:
+                raise KeyboardInterrupt
+
+        with self.assertRaises(KeyboardInterrupt):
+            self.run_it(Interrupted(NONE))
+        self.assertIn("interrupted: server s1 exists", self.stderr.getvalue())
