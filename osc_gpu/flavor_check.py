@@ -13,8 +13,9 @@ from typing import Any
 from nova_gpu.core import exception, names
 from nova_gpu.core.flavor import validation
 from nova_gpu.core.flavor.request import FlavorRequest
-from osc_gpu import base_command, flavors, query, rest
+from osc_gpu import base_command, flavors, hosts, query, rest
 from osc_gpu.base_command import Lines
+from osc_gpu.resource_request import Size
 
 _COLUMNS = ("Flavor", "Asks For", "Quota Counts", "Mistakes")
 _UNREADABLE = "unreadable"
@@ -45,7 +46,7 @@ class CheckFlavor(base_command.Lister):
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Iterable[tuple[Any, ...]]]:
         rows = []
-        connection = self.connection(parsed_args)
+        connection = rest.Snapshot(self.connection(parsed_args))
         known_traits = functools.cache(lambda: query.known_traits(connection))
         model_classes = functools.cache(lambda: query.model_classes(connection))
         for flavor in flavors.read(connection, parsed_args.flavors):
@@ -59,11 +60,19 @@ class CheckFlavor(base_command.Lister):
             if parsed_args.flavors or mistakes or asks_for:
                 rows.append((flavor.name, asks_for or flavors.NOTHING, counted, Lines(mistakes)))
             self._found_mistakes |= bool(mistakes)
+            if asks_for and not mistakes and (why := _why_never(connection, flavor, request)):
+                self.say(f"{flavor.name}: no instance can start now: {why}")
         # Nova lists flavors by their ids, which are random.
         return _COLUMNS, rows if parsed_args.flavors else sorted(rows, key=lambda row: row[0])
 
     def run(self, parsed_args: argparse.Namespace) -> int:
         return super().run(parsed_args) or int(self._found_mistakes)
+
+
+def _why_never(connection: Any, flavor: Any, request: FlavorRequest) -> str:
+    with contextlib.suppress(rest.Refused):  # what hosts have is for administrators
+        return hosts.why_never(connection, Size.of(flavor), request)
+    return ""
 
 
 def _described(

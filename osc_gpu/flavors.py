@@ -19,7 +19,8 @@ from nova_gpu.core.flavor import condition, extra_spec, request, summary, valida
 from nova_gpu.core.flavor.parsers import OnStop
 from nova_gpu.core.flavor.preemptible import End
 from nova_gpu.core.flavor.request import FlavorRequest
-from osc_gpu import base_command, descriptions, query, rest
+from osc_gpu import base_command, descriptions, hosts, projects, query, rest
+from osc_gpu.resource_request import Size
 
 _COUNTED = {names.GPUS: names.RESOURCE_CLASS, names.VGPUS: names.VGPU_RESOURCE_CLASS}
 _OPTIONS = tuple((word, word.option) for word in extra_spec.WORDS if word.option)
@@ -143,6 +144,7 @@ class CreateFlavor(base_command.ShowOne):
             action="store_false",
             help="Hide the flavor from projects without access to it (default: public)",
         )
+        projects.add_option(parser, "With --private: let this project have the flavor")
         add(
             "--describe-for",
             dest="programs",
@@ -171,7 +173,10 @@ class CreateFlavor(base_command.ShowOne):
             stated,
             parsed_args.properties,
         )
+        if parsed_args.projects and parsed_args.public:
+            raise exceptions.CommandError("--project is of no use without --private")
         connection = self.connection(parsed_args)
+        owners = projects.ids(connection, parsed_args.projects)
         for model, count in request.of(specs).uncounted(by_model=True).items():
             if model in query.model_classes(connection):
                 specs[f"resources:{model}"] = str(count)
@@ -203,7 +208,12 @@ class CreateFlavor(base_command.ShowOne):
                 # An existing flavor without GPUs would otherwise look like the requested one.
                 undo.callback(compute.delete_flavor, flavor)
                 write(connection, flavor, specs)
+                for owner in owners:
+                    compute.flavor_add_tenant_access(flavor, owner)
                 undo.pop_all()
+        with contextlib.suppress(rest.Refused):  # what hosts have is for administrators
+            if why := hosts.why_never(connection, Size.of(flavor), request.of(specs)):
+                self.say(f"WARNING: no instance of {parsed_args.name} can start now: {why}")
         shown = [getattr(flavor, field) for field in _SHOWN]
         return (*_SHOWN, "properties"), (*shown, format_columns.DictColumn(specs))
 

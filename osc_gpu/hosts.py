@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -30,11 +31,29 @@ def answers(connection: Any, size: Size, request: FlavorRequest) -> list[capacit
     :param request: its GPU request
     :raises CommandError: as :func:`read`, and as :func:`osc_gpu.query.placement_query`
     """
-    placement_query = query.placement_query(connection, size, request)
-    hosts = read(connection, placement_query, preemptible=request.is_preemptible)
-    return capacity.answers(
-        placement_query.groups, placement_query.amounts, hosts, isolate=placement_query.isolate
-    )
+    answered = {}
+    for part in query.placement_query(connection, size, request).by_class():
+        there = read(connection, part, preemptible=request.is_preemptible)
+        rows = capacity.answers(part.groups, part.amounts, there, isolate=part.isolate)
+        answered[part.resource_class] = {row.host: row for row in rows}
+    all_of = [_of_all_classes(host, answered) for host in set().union(*answered.values())]
+    return sorted(all_of, key=lambda answer: (-answer.instances, answer.host))
+
+
+def _of_all_classes(
+    host: str, answered: Mapping[str, Mapping[str, capacity.Answer]]
+) -> capacity.Answer:
+    """Return a host's answer about the class of GPUs of which it has least.
+
+    :param answered: the answers about each class, by host
+    """
+    rows = [answers[host] for answers in answered.values() if host in answers]
+    least = min(rows, key=lambda answer: answer.instances)
+    for resource_class, answers in answered.items():
+        if host not in answers:
+            reason = f"it has no {summary.kind_of(resource_class)}"
+            return dataclasses.replace(least, instances=0, reason=reason)
+    return least
 
 
 def read(connection: Any, placement_query: query.Query, *, preemptible: bool = False) -> list[Host]:
@@ -51,20 +70,13 @@ def read(connection: Any, placement_query: query.Query, *, preemptible: bool = F
     no_candidates: dict[str, Any] = {"allocation_requests": [], "provider_summaries": {}}
     url = f"/allocation_candidates?{placement_query.text}"
     answer = rest.placement(connection, url, unknown_trait=no_candidates)
-    resource_class = placement_query.resource_class
-    most = max(part.count for part in placement_query.groups)
-    listed = gpu_providers(connection)
-    known = summaries(connection, {provider["root_provider_uuid"] for provider in listed})
+    groups, known = _groups(connection, placement_query)
     candidates = _roots(answer)
     unusable = compute_nodes(connection)
     until_by_host = closed_hosts.kept_until(connection) if preemptible else {}
 
-    groups: dict[str, list[Group]] = defaultdict(list)
-    for provider in listed:
-        if group := _group(connection, provider["uuid"], known, most, resource_class):
-            groups[provider["root_provider_uuid"]].append(group)
     hosts = []
-    kind = summary.kind_of(resource_class)
+    kind = summary.kind_of(placement_query.resource_class)
     for root, of_root in groups.items():
         name, reason = unusable.get(root) or unknown_node(connection, root)
         if root in until_by_host and not reason:
@@ -72,6 +84,39 @@ def read(connection: Any, placement_query: query.Query, *, preemptible: bool = F
         free = _free(known.get(root, {}))
         hosts.append(Host(name, reason, root in candidates, free, tuple(of_root), kind))
     return hosts
+
+
+def why_never(connection: Any, size: Size, request: FlavorRequest) -> str:
+    """Return why no host could have an instance of a flavor even if all its GPUs were free.
+
+    The text is empty if one could.
+
+    :param size, request: as for :func:`answers`
+    :raises CommandError: as :func:`read`
+    """
+    try:
+        placement_query = query.placement_query(connection, size, request)
+    except query.Unservable as e:
+        return str(e)
+    groups, _ = _groups(connection, placement_query)
+    if any(capacity.can_hold(placement_query.groups, of_root) for of_root in groups.values()):
+        return ""
+    return f"no host has {summary.all_of(request.requests[0])} in service"
+
+
+def _groups(
+    connection: Any, placement_query: query.Query
+) -> tuple[Mapping[str, list[Group]], Summaries]:
+    """Return the groups of the query's class of GPUs, by compute node, and all summaries."""
+    most = max(part.count for part in placement_query.groups)
+    listed = gpu_providers(connection)
+    known = summaries(connection, {provider["root_provider_uuid"] for provider in listed})
+    groups: dict[str, list[Group]] = defaultdict(list)
+    for provider in listed:
+        uuid, resource_class = provider["uuid"], placement_query.resource_class
+        if group := _group(connection, uuid, known, most, resource_class):
+            groups[provider["root_provider_uuid"]].append(group)
+    return groups, known
 
 
 def gpu_providers(connection: Any) -> list[Mapping[str, str]]:

@@ -74,12 +74,13 @@ class Provider:
         return ", ".join(sorted(names.known_values(prefix, self.group.traits))) or _UNKNOWN
 
 
-def read(connection: Any, *, reserved: bool = True) -> list[Provider]:
-    """Return the groups of all hosts, sorted by host and product.
+def read(connection: Any, *, reserved: bool = True, on_host: str | None = None) -> list[Provider]:
+    """Return the groups of all hosts, or of one, sorted by host and product.
 
     :param connection: an openstack.connection.Connection
     :param reserved: whether totals include reserved GPUs, which takes a request for each group;
         otherwise only groups that :func:`osc_gpu.hosts.summaries` lacks take requests
+    :param on_host: the name of a compute node whose groups alone are read
     :raises Refused: if policy does not permit the user to read them
     """
     nodes = hosts.compute_nodes(connection)
@@ -89,6 +90,8 @@ def read(connection: Any, *, reserved: bool = True) -> list[Provider]:
     for provider in listed:
         root = provider["root_provider_uuid"]
         node = nodes.get(root) or hosts.unknown_node(connection, root)
+        if on_host not in (None, node[0]):
+            continue
         providers += _providers(
             connection, provider, *node, summaries.get(provider["uuid"]), reserved
         )
@@ -177,14 +180,16 @@ class ListGroups(base_command.Lister):
         parser.add_argument(
             "--host", metavar="<host>", help="Show only the groups of this compute node"
         )
+        _add_filters(parser, "groups")
         return parser
 
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Iterable[tuple[Any, ...]]]:
-        providers = read(self.connection(parsed_args))
-        there = sorted({provider.host for provider in providers})
-        if parsed_args.host is not None and parsed_args.host not in there:
+        connection = self.connection(parsed_args)
+        providers = read(connection, on_host=parsed_args.host)
+        if parsed_args.host is not None and not providers:
+            there = sorted({provider.host for provider in read(connection, reserved=False)})
             raise exceptions.CommandError(
                 f"Placement has no GPUs of a host {parsed_args.host}; "
                 f"{_hint(parsed_args.host, there)}"
@@ -206,8 +211,22 @@ class ListGroups(base_command.Lister):
                 ),
             )
             for provider in providers
-            if parsed_args.host in (None, provider.host)
+            if _is_wanted(provider, parsed_args) and (provider.group.free or not parsed_args.free)
         )
+
+
+def _add_filters(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument("--free", action="store_true", help=f"Show only {what} with free GPUs")
+    parser.add_argument(
+        "--arch", metavar="<name>", help=f"Show only {what} with GPUs of this architecture"
+    )
+
+
+def _is_wanted(provider: Provider, parsed_args: argparse.Namespace) -> bool:
+    """Return whether the option ``--arch`` lets a group be shown."""
+    return not parsed_args.arch or names.word(parsed_args.arch) in names.known_values(
+        names.TRAIT_ARCHITECTURE, provider.group.traits
+    )
 
 
 def _hint(host: str, there: Sequence[str]) -> str:
@@ -224,13 +243,20 @@ class ListHosts(base_command.Lister):
     For administrators.
     """
 
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        _add_filters(parser, "hosts")
+        return parser
+
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Iterable[tuple[Any, ...]]]:
         connection = rest.Snapshot(self.connection(parsed_args))
         providers = read(connection)
         whole = [
-            provider for provider in providers if provider.resource_class == names.RESOURCE_CLASS
+            provider
+            for provider in providers
+            if provider.resource_class == names.RESOURCE_CLASS and _is_wanted(provider, parsed_args)
         ]
         nodes = hosts.compute_nodes(connection)
         until_by_host = {
@@ -238,7 +264,8 @@ class ListHosts(base_command.Lister):
             for root, until in closed_hosts.kept_until(connection).items()
             if root in nodes
         }
-        return _OF_HOSTS, _host_rows(whole, until_by_host)
+        rows = _host_rows(whole, until_by_host)
+        return _OF_HOSTS, (row for row in rows if row[-1] or not parsed_args.free)
 
 
 def _host_rows(

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import types
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from osc_lib import exceptions
@@ -28,7 +28,8 @@ class Query:
     """A query for the allocation candidates of one instance.
 
     ``text`` is the query string. ``groups`` are its request groups with ``resource_class``, which
-    is that of whole cards if the flavor requests any. ``amounts`` are the other resources, which
+    is that of whole cards if the flavor requests any, and ``other`` those with the other class of
+    GPUs, mostly none. ``amounts`` are the other resources, which
     the compute node itself provides, by class. ``isolate``: different providers must serve the
     groups.
     """
@@ -38,6 +39,13 @@ class Query:
     groups: tuple[GroupRequest, ...]
     amounts: Mapping[str, int]
     isolate: bool
+    other: Mapping[str, tuple[GroupRequest, ...]]
+
+    def by_class(self) -> Iterator[Query]:
+        """Yield the query itself, and one that has the groups of the other class of GPUs as its."""
+        yield self
+        for resource_class, groups in self.other.items():
+            yield dataclasses.replace(self, resource_class=resource_class, groups=groups)
 
 
 def known_traits(connection: Any) -> Collection[str]:
@@ -74,13 +82,14 @@ def placement_query(connection: Any, size: Size, flavor: FlavorRequest) -> Query
         groups = _groups(spelled_out)
     except exception.InvalidExtraSpec as e:
         raise Unservable(str(e)) from e
-    if groups is None:
+    if not groups:
         raise Unservable(
             f"the flavor asks for no GPU: neither {names.GPUS}, {names.VGPUS} nor "
             f"resources:{names.RESOURCE_CLASS} is among its properties"
         )
     text, amounts = _needed(size, frozenset(spelled_out.items()))
-    return Query(text, *groups, amounts, flavor.is_isolated)
+    (first, *others) = groups.items()
+    return Query(text, *first, amounts, flavor.is_isolated, dict(others))
 
 
 def amounts(size: Size, flavor: FlavorRequest) -> Mapping[str, int]:
@@ -88,12 +97,15 @@ def amounts(size: Size, flavor: FlavorRequest) -> Mapping[str, int]:
     return _needed(size, frozenset(flavor.extra_specs.items()))[1]
 
 
-def _groups(specs: Mapping[str, str]) -> tuple[str, tuple[GroupRequest, ...]] | None:
-    for resource_class in names.RESOURCE_CLASSES:
-        groups = request_group.parse(specs, resource_class).values()
-        if wanted := tuple(group for group in groups if group.count):
-            return resource_class, wanted
-    return None
+def _groups(specs: Mapping[str, str]) -> Mapping[str, tuple[GroupRequest, ...]]:
+    """Return the request groups by the class of GPUs, without classes that have none."""
+    groups = {
+        resource_class: tuple(
+            group for group in request_group.parse(specs, resource_class).values() if group.count
+        )
+        for resource_class in names.RESOURCE_CLASSES
+    }
+    return {resource_class: wanted for resource_class, wanted in groups.items() if wanted}
 
 
 @functools.lru_cache(maxsize=1024)

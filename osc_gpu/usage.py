@@ -11,7 +11,7 @@ from typing import Any
 from openstack import exceptions as sdk_exc
 
 from nova_gpu.core import names
-from osc_gpu import base_command, consumers, providers, rest, servers
+from osc_gpu import base_command, consumers, projects, providers, rest, servers
 from osc_gpu.providers import Provider
 
 _ALL = ("Server", "Name", "Project", "Host", "Product", "Architecture", "GPUs", "vGPUs", "Remark")
@@ -51,6 +51,10 @@ class ShowUsage(base_command.Lister):
             action="store_true",
             help="Show what counts for the user's project, and its unified limits, instead",
         )
+        projects.add_option(parser, "Show only instances of this project")
+        parser.add_argument(
+            "--host", metavar="<host>", help="Show only instances on this compute node"
+        )
         return parser
 
     def take_action(
@@ -63,10 +67,19 @@ class ShowUsage(base_command.Lister):
             uses = held(rest.Snapshot(connection))
         except rest.Refused:
             return _OWN, self._own(connection)
+        wanted = projects.ids(connection, parsed_args.projects)
+        uses = [
+            use
+            for use in uses
+            if (not wanted or use.project in wanted)
+            and parsed_args.host in (None, use.provider.host)
+        ]
         gpus, vgpus = sum(use.gpus for use in uses), sum(use.vgpus for use in uses)
-        projects = len({use.project for use in uses})
-        self.say(f"GPUs in use: {gpus}; vGPUs: {vgpus}; projects: {projects}.")
-        return _ALL, map(_row, uses)
+        self.say(
+            f"GPUs in use: {gpus}; vGPUs: {vgpus}; projects: {len({use.project for use in uses})}."
+        )
+        known = projects.names(connection)
+        return _ALL, [_row(use, projects.cell(use.project, known)) for use in uses]
 
     def _own(self, connection: Any) -> list[tuple[Any, ...]]:
         rows = sorted(_of_project(connection), key=lambda row: row[1])
@@ -105,9 +118,9 @@ def _limits(connection: Any) -> Iterator[tuple[str, int, str]]:
             yield name, used.get(resource_class, 0), "unlimited" if limit == -1 else str(limit)
 
 
-def _row(use: Held) -> tuple[Any, ...]:
+def _row(use: Held, project: Any) -> tuple[Any, ...]:
     where = (use.provider.host, use.provider.product, use.provider.architecture)
-    return use.server, use.name, use.project, *where, use.gpus, use.vgpus, use.remark
+    return use.server, use.name, project, *where, use.gpus, use.vgpus, use.remark
 
 
 def held(connection: rest.Snapshot) -> list[Held]:

@@ -11,9 +11,9 @@ from typing import Any
 
 from cliff import hooks
 
-from osc_gpu import base_command, explain, flavors, rest, servers
+from osc_gpu import base_command, explain, flavors, projects, rest, servers
 from osc_gpu.base_command import Lines
-from osc_gpu.fleet import preemption_candidates, projects
+from osc_gpu.fleet import preemption_candidates
 
 _THEN = "With Preemption"
 

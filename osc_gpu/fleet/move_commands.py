@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from osc_gpu import base_command, flavors, hosts, rest
 from osc_gpu.fleet import host_closing, instances, moves
 from osc_gpu.fleet.planning import plan
 from osc_gpu.fleet.planning.fleet import Fleet, Move, Plan, Way
+from osc_gpu.resource_request import Size
 
 _COLUMNS = ("Step", "Server", "Name", "From", "To", "Reason", "Cost", "Command")
 # Older microversions do not permit a host for a cold migration, and the client uses 2.1 by default.
@@ -86,13 +88,15 @@ class MakePlace(_Planner):
         connection = rest.Snapshot(self.begin(parsed_args))
         (flavor,) = flavors.read(connection, [parsed_args.flavor])
         need, fleet = instances.need_of(connection, flavor), instances.read(connection)
+        if why := _why_never(connection, flavor):
+            raise exceptions.CommandError(f"no moves make room for {flavor.name}: {why}")
         count = parsed_args.count
         place_plan = plan.place(fleet, need, count)
         have = plan.places(fleet, need)
         if not place_plan.reached:
             raise exceptions.CommandError(
                 f"{_not_found(place_plan)} make room for {count} of {flavor.name}; there is room "
-                f"for {have} now{_staying(fleet)}"
+                f"for {have} now{_closed(fleet)}{_staying(fleet)}"
             )
         if place_plan.moves:
             self.say(f"{flavor.name}: room for {have} now; for {count} after {_moves(place_plan)}")
@@ -148,7 +152,8 @@ class Drain(_Planner):
         drain_plan = plan.drain(fleet, host)
         if not drain_plan.reached:
             raise exceptions.CommandError(
-                f"{_not_found(drain_plan)} empty {host}{_staying(fleet, host)}"
+                f"{_not_found(drain_plan)} empty {host}{_closed(fleet, host)}"
+                f"{_staying(fleet, host)}"
             )
         if drain_plan.moves:
             self.say(f"{host}: empty after {_moves(drain_plan)}")
@@ -170,7 +175,8 @@ class Defragment(_Planner):
         parser.add_argument(
             "--flavor",
             metavar="<flavor>",
-            help="Flavor (name or ID) to make room for (default: the one with most GPUs)",
+            help="Flavor (name or ID) to make room for (default: the one with most GPUs that a "
+            "host has)",
         )
         return parser
 
@@ -220,7 +226,8 @@ def _no_such_host(host: str, there: int) -> exceptions.CommandError:
 def _largest(connection: Any) -> Any:
     """Return the flavor with the most whole GPUs, and the first by name if several have as many.
 
-    Flavors that require GPUs near one another are left out, as no plan can be made for them.
+    Flavors that require GPUs near one another are left out, as no plan can be made for them, and
+    those that no host can hold.
     """
     sizes = []
     for flavor in flavors.read(connection):
@@ -230,11 +237,18 @@ def _largest(connection: Any) -> Any:
             continue
         if whole and not whole.requires_topology:
             sizes.append((-whole.count, flavor.name, flavor.id, flavor))
-    if not sizes:
-        raise exceptions.CommandError(
-            f"no flavor asks for whole GPUs without {names.TOPOLOGY}; name one with --flavor"
-        )
-    return min(sizes, key=lambda size: size[:3])[3]
+    for *_, flavor in sorted(sizes, key=lambda size: size[:3]):
+        with contextlib.suppress(exceptions.CommandError):  # no plan can be made for it
+            if not _why_never(connection, flavor):
+                return flavor
+    raise exceptions.CommandError(
+        f"no flavor asks for whole GPUs, without {names.TOPOLOGY}, that a host has; name one with "
+        "--flavor"
+    )
+
+
+def _why_never(connection: Any, flavor: Any) -> str:
+    return hosts.why_never(connection, Size.of(flavor), flavors.request_of(flavor))
 
 
 def _rows(moves: Iterable[Move], services: Any) -> Iterator[tuple[Any, ...]]:
@@ -244,6 +258,17 @@ def _rows(moves: Iterable[Move], services: Any) -> Iterator[tuple[Any, ...]]:
         run = f"{_MIGRATE}{live} --host {there} {move.instance.uuid}"
         who = move.instance.uuid, move.instance.name
         yield step, *who, move.source, move.destination, move.reason, move.way.in_words, run
+
+
+def _closed(fleet: Fleet, but: str | None = None) -> str:
+    """Return the end of a sentence: which hosts but *but* take no instance, and why."""
+    return listed(
+        [
+            f"{host.name} takes none: {host.unusable}"
+            for host in fleet.hosts
+            if host.unusable and host.name != but
+        ]
+    )
 
 
 def _staying(fleet: Fleet, host: str | None = None) -> str:

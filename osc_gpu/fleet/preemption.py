@@ -15,13 +15,12 @@ from osc_lib import exceptions
 from oslo_utils import timeutils
 
 from nova_gpu.core.scheduling.capacity import Host
-from osc_gpu import base_command, closed_hosts, flavors, hosts, rest
+from osc_gpu import base_command, closed_hosts, flavors, hosts, projects, rest
 from osc_gpu.fleet import (
     host_closing,
     instances,
     move_commands,
     preemption_candidates,
-    projects,
     unserved,
 )
 from osc_gpu.fleet.planning import plan, victims
@@ -428,9 +427,9 @@ def _summary(entry: _Planned) -> str:
     count = len(entry.choice.victims)
     text = f"{entry.wanted.whose}: room for {entry.have} now"
     if count:
-        one = "1 instance" if count == 1 else f"{count} instances"
-        text += f"; for {entry.choice.places} without {one}"
-        text += ". No fewer make it." if entry.choice.proven else "."
+        one = "1 instance is" if count == 1 else f"{count} instances are"
+        text += f"; for {entry.choice.places} after {one} preempted"
+        text += ". No smaller number makes this room." if entry.choice.proven else "."
     elif not entry.have:
         text += ", and no preemptible instance makes any."
     return text

@@ -53,7 +53,9 @@ class Auth(plugin.BaseAuthPlugin):  # type: ignore[misc]
 class _Connection(connection.Connection):  # type: ignore[misc]
     """With a Keystone that has projects by their IDs"""
 
-    identity = SimpleNamespace(find_project=lambda named: SimpleNamespace(id=named))
+    identity = SimpleNamespace(
+        find_project=lambda named: SimpleNamespace(id=named), projects=lambda: ()
+    )
 
 
 def connect(test: Any, *, admin: bool = True) -> connection.Connection:

@@ -24,7 +24,9 @@ class PreemptionTest(preempting.Preempting):
         self.assertEqual((0, 2), (now, then))  # 4 of the 8 GPUs are of who may be taken
         names, said = self.run_it("two")
         self.assertEqual(["stopped"], names)
-        self.assertIn("1 of two: room for 0 now; for 1 without 1 instance. No fewer", said)
+        self.assertIn(
+            "1 of two: room for 0 now; for 1 after 1 instance is preempted. No smaller", said
+        )
         self.assertUntouched(self.firm, self.three, self.one, self.young)
 
         seen = []

@@ -43,7 +43,8 @@ class QuotaTest(QuotaTestBase):
     def test_counted_are_those_whose_flavor_says_so(self) -> None:
         self.start_host()
         two = self.create("two", "--gpus", "2", "--arch", "fermi", "--hypervisor", "LXC")
-        one = self.create("one", "--gpus", "1", "--private", "--property", "hw:cpu_policy=shared")
+        private = ("--private", "--project", self.api.project_id)
+        one = self.create("one", "--gpus", "1", *private, "--property", "hw:cpu_policy=shared")
         self.assertEqual(
             base.BLUEPRINT | {"resources:PGPU": "2"}, self.admin_api.get_extra_specs(two)
         )
@@ -53,7 +54,6 @@ class QuotaTest(QuotaTestBase):
         server = self.boot(two)
         self.assertGPUs(server, base.FIRST_SOCKET[:2])
         self.assertIn("class:PGPU", self.over_quota(two))
-        self._add_flavor_access(one)
         self.boot(one)
         self.assertIn("class:PGPU", self.over_quota(one))
         self.assertInventory(used=3)
@@ -64,7 +64,7 @@ class QuotaTest(QuotaTestBase):
     def test_a_start_and_an_unshelve_are_judged(self) -> None:
         """Of a server that gave its GPUs back: while it is stopped nobody counts them."""
         self.start_host()
-        two = self.create("two", "--gpus", "2", "--property", "gpu:on_stop=release")
+        two = self.create("two", "--gpus", "2", "--on-stop", "release")
         first = self.boot(two)
         self._stop_server(first)
         other = self.boot(two)

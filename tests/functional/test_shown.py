@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import json
 
-from osc_gpu import explain, flavor_check, providers, servers, usage
+from nova_gpu.core import exception
+from osc_gpu import explain, flavor_check, flavors, providers, servers, usage
+from osc_gpu.fleet import move_commands
 from tests.fixtures import ailments
 from tests.functional import base, sdk
 from tests.functional.shown import ShownTestBase
@@ -30,6 +32,9 @@ class HostsTest(ShownTestBase):
         self.assertEqual(groups, self.values(providers.ListGroups))
         self.documented("group-list", providers.ListGroups)
         self.assertEqual(groups[1:], self.values(providers.ListGroups, "--host", "host2"))
+        of_kepler = self.values(providers.ListGroups, "--arch", "Kepler", "--free")
+        self.assertEqual(groups[1:2], of_kepler)
+        self.assertEqual(1, len(self.values(providers.ListHosts, "--arch", "kepler")))
         for name, said in (("hots2", "; did you mean host2?"), ("nosuch", "the 2 hosts")):
             refused = self.refusal(providers.ListGroups, "--host", name)
             self.assertIn(f"Placement has no GPUs of a host {name}; ", refused)
@@ -92,6 +97,8 @@ class HostsTest(ShownTestBase):
         self.documented("usage", usage.ShowUsage)
         self.documented("usage-user", usage.ShowUsage, admin=False)
         project = two["tenant_id"]
+        some = self.values(usage.ShowUsage, "--host", "host2", "--project", self.api.project_id)
+        self.assertEqual({"host2"}, {row[3] for row in some})
         found = {(row[0], row[3], row[6]): row for row in self.values(usage.ShowUsage)}
         moved = (two["id"], "host2", 2)
         kept = (two["id"], "host1", 2)
@@ -232,6 +239,18 @@ class RefusedActionTest(ShownTestBase):
 
 class ToldThenTest(ShownTestBase):
     """What is said of an instance that got no GPUs, where some are free"""
+
+    def test_what_no_host_can_have(self) -> None:
+        """The command that makes the flavor says so, and the fault of an instance"""
+        _, printed = sdk.run(self, flavors.CreateFlavor, "nine", "--gpus", "9", "--ram", "128")
+        never = "no host has 9 GPUs in service"
+        self.assertEqual(f"WARNING: no instance of nine can start now: {never}\n", printed)
+        _, printed = sdk.run(self, flavor_check.CheckFlavor)
+        self.assertEqual(f"nine: no instance can start now: {never}\n", printed)
+        nine = next(each["id"] for each in self.api.get_flavors() if each["name"] == "nine")
+        self.assertIn(f": {exception.FINAL}no host has 9 GPUs", self.boot_refused(nine))
+        refused = self.refusal(move_commands.MakePlace, "nine")
+        self.assertIn(never, refused)
 
     def test_several_at_once(self) -> None:
         kepler = self.flavor(gpus="= 1", gpu_arch="kepler")

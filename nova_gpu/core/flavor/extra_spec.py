@@ -223,12 +223,17 @@ VGPU_PARAMS = Word(
     parsers.ALLOWED_PARAMS,
     parsers.parse_params,
     About.PARTS,
+    option=Option(
+        "--vgpu-params", "Parameters of the vGPUs (enable_uvm=1, ...)", "<name=value,...>"
+    ),
 )
 OPTION_ROM = Word(
     names.OPTION_ROM,
     "Whether a KVM guest sees the option ROMs of its GPUs. It does unless this says ``false``.",
     parsers.ALLOWED_SWITCH,
     lambda name, text: parsers.parse_switch(name, {name: text}, otherwise=True),
+    choices=parsers.SWITCH,
+    option=Option("--option-rom", "Whether a KVM guest sees the GPUs' option ROMs (default: true)"),
 )
 GUEST_TOPOLOGY = _choice(
     names.GUEST_TOPOLOGY,
@@ -237,6 +242,10 @@ GUEST_TOPOLOGY = _choice(
     "behind one switch. ``required``: always; a guest that cannot have it does not start. "
     "``flat``: never; each GPU has a port on the guest's own root.",
     placement_policy.GuestTopology,
+    option=Option(
+        "--guest-topology",
+        "Whether a KVM guest sees which of its GPUs are on one NUMA node or switch (default: auto)",
+    ),
 )
 MOVE = _choice(
     names.MOVE,
@@ -244,6 +253,7 @@ MOVE = _choice(
     "only KVM guests with vGPUs can; ``cold``, also by shutting it down, moving and starting it; "
     "``none``, not at all. A stopped KVM guest may be moved unless this is ``none``.",
     parsers.Consent,
+    option=Option("--move", "How a plan that makes room may move an instance (default: live)"),
     reason="it does not say how an instance may be moved",
 )
 ON_STOP = Word(
@@ -253,6 +263,8 @@ ON_STOP = Word(
     "image's property of this name decides, and without that ``[gpu]on_stop`` of the host.",
     parsers.allowed(parsers.OnStop),
     lambda name, text: parsers.parse_on_stop(text),
+    choices=tuple(parsers.OnStop),
+    option=Option("--on-stop", "Whether a stopped instance keeps its GPUs or gives them back"),
 )
 ON_STOP_MOVE = Word(
     names.ON_STOP_MOVE,
@@ -261,6 +273,11 @@ ON_STOP_MOVE = Word(
     "``false``.",
     parsers.ALLOWED_SWITCH,
     lambda name, text: parsers.parse_switch(name, {name: text}, otherwise=False),
+    choices=parsers.SWITCH,
+    option=Option(
+        "--on-stop-move",
+        "Whether an instance that gave its GPUs back may start on another host (default: false)",
+    ),
 )
 
 # In the order of the reference and of refusals
@@ -286,6 +303,10 @@ WORDS: tuple[Word[Any], ...] = (
         "(``preferred``). Only with ``gpu:topology``.",
         placement_policy.TopologyPolicy,
         About.WHOLE,
+        Option(
+            "--topology-policy",
+            "Whether an instance is refused without the GPUs of --topology (default: required)",
+        ),
     ),
     _choice(
         names.DISTRIBUTION,
@@ -333,6 +354,11 @@ WORDS: tuple[Word[Any], ...] = (
         "asks for whole GPUs.",
         placement_policy.PeerAccess,
         About.WHOLE,
+        Option(
+            "--peer-access",
+            "Whether a KVM guest's driver learns that GPUs can access each other's memory "
+            "(default: none)",
+        ),
     ),
     Word(
         names.VGPUS,

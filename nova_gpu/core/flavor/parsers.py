@@ -15,7 +15,8 @@ from nova_gpu.core.flavor.request_group import MAX_GPUS
 
 ALLOWED_COUNTS = f"'= N' or N, with N from 1 to {MAX_GPUS}"
 ALLOWED_TYPES = "the id or the name of a vGPU type, NAME or 's== NAME'"
-ALLOWED_SWITCH = "true or false"
+SWITCH = ("true", "false")
+ALLOWED_SWITCH = " or ".join(SWITCH)
 ALLOWED_PARAMS = "name=number, several with commas: enable_uvm=1,frame_rate_limiter=0"
 
 _KVM = {"kvm": names.QEMU}

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from nova_gpu.core import names
 from nova_gpu.core.flavor.request_group import GroupRequest
@@ -160,6 +160,14 @@ def _scarce(resource_class: str, amounts: Mapping[str, int], host: Host, instanc
 def fits(part: GroupRequest, group: Group) -> bool:
     """Return whether *group* has the traits that *part* requests, regardless of free GPUs."""
     return part.required_traits <= group.traits and not part.forbidden_traits & group.traits
+
+
+def can_hold(requests: Iterable[GroupRequest], groups: Collection[Group]) -> bool:
+    """Return whether a host's *groups* have enough GPUs for one instance, if all were free."""
+    return all(
+        any(fits(part, group) and group.total >= part.count for group in groups)
+        for part in requests
+    )
 
 
 def ways(

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The option ``--project``, and the IDs of the projects in it."""
+"""Projects: the option ``--project``, and their IDs and names."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from keystoneauth1 import exceptions as ks_exc
 from openstack import exceptions as sdk_exc
 from osc_lib import exceptions
+
+from osc_gpu import base_command
 
 
 def add_option(parser: argparse.ArgumentParser, what: str) -> None:
@@ -35,6 +37,22 @@ def ids(connection: Any, named: Iterable[str]) -> tuple[str, ...]:
     :raises CommandError: if one of *named* is no project, or the name of several
     """
     return tuple(_id(connection, name) for name in named)
+
+
+def names(connection: Any) -> Mapping[str, str]:
+    """Return the names of all projects by ID, none if Keystone does not let the user list them."""
+    try:
+        return {project.id: project.name for project in connection.identity.projects()}
+    except (sdk_exc.SDKException, ks_exc.ClientException, ks_exc.CatalogException):
+        return {}
+
+
+def cell(project: str, known: Mapping[str, str]) -> Any:
+    """Return a cell of a table with a project's name, and with its ID in any other format.
+
+    :param known: as :func:`names`
+    """
+    return base_command.Short(project, known[project]) if known.get(project) else project
 
 
 def _id(connection: Any, named: str) -> str:
