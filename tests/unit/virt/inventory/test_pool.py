@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import random
 import unittest
 from collections.abc import Collection, Set
 from typing import Any
@@ -14,11 +16,14 @@ from nova import objects
 from nova.compute import provider_tree, resource_tracker
 from oslo_utils import uuidutils
 
+from nova_gpu.conf import CONF
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.topology import choose, topology
-from nova_gpu.virt.inventory import pool
+from nova_gpu.virt.inventory import exchange, pool, tracker
+from nova_gpu.virt.inventory.pool import Claimant
 from nova_gpu.virt.usage import ledger
 from tests.fixtures import cards
+from tests.fixtures.bases import fuzz
 
 REFUSED = nova_exception.ComputeResourcesUnavailable
 ROOT, GROUP, OTHER = (uuidutils.generate_uuid() for _ in range(3))
@@ -44,13 +49,21 @@ class Host:
         self.ledger.compare(addresses, assigned)
         return frozenset(set(addresses) - self.taken - self.ledger.now.taken())
 
-    def claimant(self) -> None:
-        return None
-
     def choose(
-        self, provider_uuid: str, free: Collection[PciAddress], count: int, claimant: object
+        self, provider_uuid: str, free: Collection[PciAddress], count: int
     ) -> tuple[PciAddress, ...]:
         return choose.choose(free, count, topology.places(self.gpus[each] for each in free))
+
+    def improve(
+        self,
+        provider_uuid: str,
+        own: Collection[PciAddress],
+        free: Collection[PciAddress],
+        claimant: Claimant,
+    ) -> Collection[PciAddress]:
+        """Those of its node; and as often as possible others than it has"""
+        order = sorted(free, key=lambda a: (self.gpus[a].numa_node not in claimant.cells, a in own))
+        return order[: len(own)]
 
     def hand_out(
         self, addresses: Collection[PciAddress], back: Collection[PciAddress], assigned: Set[Any]
@@ -58,7 +71,7 @@ class Host:
         self.ledger.claim(addresses, back, assigned, 60)
 
 
-class TrackerTest(unittest.TestCase):
+class TrackerTestCase(unittest.TestCase):
     def setUp(self) -> None:
         self.host = Host()
         self.tracker = resource_tracker.ResourceTracker("host", mock.Mock(), mock.Mock())
@@ -78,6 +91,14 @@ class TrackerTest(unittest.TestCase):
         allocations = {ROOT: {"resources": {"VCPU": 1}}, GROUP: {"resources": {"PGPU": amount}}}
         return self.tracker._claim_resources(allocations)
 
+    def _period(self, *saved: objects.ResourceList) -> None:
+        """The tracker fills its sets from the database, which has *saved*."""
+        instances = {str(number): mock.Mock(resources=each) for number, each in enumerate(saved)}
+        self.tracker.tracked_instances = set(instances)
+        self.tracker._populate_assigned_resources(mock.sentinel.context, instances)
+
+
+class TrackerTest(TrackerTestCase):
     def test_best_sets_one_after_another(self) -> None:
         """Of the way to each the pool draws others, and puts them back."""
         self.assertEqual(list(FIRST[:1]), self.claim(1))
@@ -139,12 +160,6 @@ class TrackerTest(unittest.TestCase):
         self.tracker._release_assigned_resources(claimed)
         self.assertEqual(list(FIRST), self.claim(4))
 
-    def _period(self, *saved: objects.ResourceList) -> None:
-        """The tracker fills its sets from the database, which has *saved*."""
-        instances = {str(number): mock.Mock(resources=each) for number, each in enumerate(saved)}
-        self.tracker.tracked_instances = set(instances)
-        self.tracker._populate_assigned_resources(mock.sentinel.context, instances)
-
     def test_nothing_to_ask_and_nothing_there(self) -> None:
         supply = pool._supply_by_provider.pop(GROUP)
         self.assertRaises(REFUSED, self.claim, 1)
@@ -152,6 +167,89 @@ class TrackerTest(unittest.TestCase):
         self.host.gpus = {}
         self._publish()
         self.assertRaises(REFUSED, self.claim, 1)
+
+
+class ExchangeTest(TrackerTestCase):
+    """What instances have of the pool, in the tracker, the database and the ledger"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.draw = random.Random(20261130)
+        self.saved: dict[str, objects.Instance] = {}
+        self.fails = False
+        self.tracker.compute_nodes = {"host": objects.ComputeNode(numa_topology=None)}
+        assigned: Any = mock.Mock(nodename=lambda: "host")
+        self.exchanges = exchange.Exchange(
+            assigned, tracker.Tracker(lambda: self.tracker), mock.Mock()
+        )
+
+        def save(instance: objects.Instance) -> None:
+            if self.fails:
+                raise nova_exception.InstanceNotFound(instance_id=instance.uuid)
+            self.saved[instance.uuid] = copy.deepcopy(instance)
+
+        for name, method in (
+            ("get_by_uuid", lambda context, uuid, expected_attrs: copy.deepcopy(self.saved[uuid])),
+            ("save", save),
+        ):
+            patch = mock.patch.object(objects.Instance, name, method)
+            patch.start()
+            self.addCleanup(patch.stop)
+
+    def instance(self, amount: int) -> objects.Instance:
+        instance = objects.Instance(
+            uuid=uuidutils.generate_uuid(),
+            host=CONF.host,
+            flavor=objects.Flavor(extra_specs={}),
+            image_ref="",
+            system_metadata={},
+            task_state=None,
+            resources=self._claim(amount),
+            migration_context=None,
+        )
+        self.saved[instance.uuid] = copy.deepcopy(instance)
+        return instance
+
+    def exchange(self, instance: objects.Instance) -> None:
+        cells = [objects.InstanceNUMACell(id=self.draw.randrange(2))]
+        instance.numa_topology = objects.InstanceNUMATopology(cells=cells)
+        self.exchanges.make(instance, moves_cells=False)
+
+    def had(self, instance: objects.Instance) -> set[str]:
+        return {each.identifier for each in instance.resources}
+
+    def test_no_card_to_two(self) -> None:
+        """Claims, exchanges, failed ones, ends and periods in any order"""
+        for number in range(fuzz.examples(20, 300)):
+            self.setUp()
+            instances: list[objects.Instance] = []
+            for _ in range(20):
+                instance = self.draw.choice(instances) if instances else None
+                if instance is None or self.draw.random() < 0.3:
+                    with contextlib.suppress(REFUSED):
+                        instances.append(self.instance(self.draw.randint(1, 3)))
+                elif (act := self.draw.random()) < 0.5:
+                    self.fails, before = self.draw.random() < 0.3, self.had(instance)
+                    try:
+                        self.exchange(instance)
+                    except nova_exception.InstanceNotFound:
+                        self.assertEqual(before, self.had(instance))
+                elif act < 0.7:
+                    self._period(*(each.resources for each in self.saved.values()))
+                else:
+                    self.tracker._release_assigned_resources(instance.resources)
+                    instances.remove(instance)
+                    del self.saved[instance.uuid]
+                with self.subTest(number=number):
+                    own = [self.had(each) for each in instances]
+                    every = set[str]().union(*own)
+                    self.assertEqual(sum(map(len, own)), len(every), own)
+                    assigned = self.tracker.assigned_resources[GROUP]["PGPU"]
+                    self.assertEqual(every, {each.identifier for each in assigned})
+                    self.assertEqual(own, [self.had(self.saved[each.uuid]) for each in instances])
+                    # What was exchanged is free at once.
+                    free = self.tracker.provider_tree.data(GROUP).resources["PGPU"] - assigned
+                    self.assertEqual(8 - len(every), len(free))
 
 
 class SetTest(unittest.TestCase):
