@@ -81,6 +81,8 @@ class Exchange:
         :raises InvalidExtraSpec: if its flavor cannot be parsed
         :raises nova.exception.InstanceNotFound: if it is deleted meanwhile
         """
+        if not instance.resources:
+            return
         claimant = self.claimant(instance)
         is_choosy = claimant.cells or claimant.neighbours
         if is_choosy and instance.task_state != task_states.MIGRATING:
@@ -95,7 +97,7 @@ class Exchange:
             return  # before the first period it is unknown which devices are free
         draws = list(_draws(tracker, instance))
         if moves_cells and claimant.cells and draws:
-            node = tracker.compute_nodes[self.assigned.nodename()]
+            node = self.tracker.node(self.assigned.nodename())
             claimant = _moved(tracker, node, instance, claimant, draws)
         for draw in draws:
             draw.exchange(instance, claimant)
@@ -116,10 +118,11 @@ class Exchange:
         near = self.neighbours.had_by(instance) if is_near else ()
         if topology is None:
             return Claimant(request, near)
+        host = numa_cells.host(self.tracker.node(self.assigned.nodename()))
         return Claimant(
             *(request, near, frozenset(cell.id for cell in topology.cells)),
             hardware.get_pci_numa_policy_constraint(instance.flavor, instance.image_meta),
-            self.tracker.sockets(self.assigned.nodename()),
+            {cell.id: cell.socket for cell in host.cells} if host else {},
         )
 
 

@@ -19,7 +19,6 @@ from nova import utils as nova_utils
 from nova.compute import resource_tracker
 
 from nova_gpu.core import exception, names
-from nova_gpu.core.topology.affinity import Sockets
 from nova_gpu.virt.inventory.placement_client import Amounts
 
 _locked = nova_utils.synchronized(resource_tracker.COMPUTE_RESOURCE_SEMAPHORE, fair=True)
@@ -68,11 +67,9 @@ class Tracker:
             stats[names.STATS] = text
             tracker.compute_nodes[nodename].stats = stats
 
-    def sockets(self, nodename: str) -> Sockets:
-        """Return the socket of each NUMA node of this host, as Nova reports it."""
-        node = self._find().compute_nodes[nodename]
-        topology = node.numa_topology and objects.NUMATopology.obj_from_db_obj(node.numa_topology)
-        return {cell.id: cell.socket for cell in topology.cells} if topology else {}
+    def node(self, nodename: str) -> objects.ComputeNode:
+        """Return Nova's record of this host, with its usage."""
+        return self._find().compute_nodes[nodename]
 
     def change(self, make: Callable[[Any], None]) -> None:
         """Call *make* with Nova's tracker, under the lock under which it claims."""
