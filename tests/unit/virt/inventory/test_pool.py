@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import copy
+import itertools
 import random
 import unittest
 from collections.abc import Collection, Set
@@ -14,12 +16,15 @@ from unittest import mock
 from nova import exception as nova_exception
 from nova import objects
 from nova.compute import provider_tree, resource_tracker
+from nova.virt import hardware
 from oslo_utils import uuidutils
 
 from nova_gpu.conf import CONF
+from nova_gpu.core import device
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.topology import choose, topology
-from nova_gpu.virt.inventory import exchange, pool, tracker
+from nova_gpu.core.topology.affinity import Affinity, Policy
+from nova_gpu.virt.inventory import exchange, numa_cells, pool, tracker
 from nova_gpu.virt.inventory.pool import Claimant
 from nova_gpu.virt.usage import ledger
 from tests.fixtures import cards
@@ -61,9 +66,15 @@ class Host:
         free: Collection[PciAddress],
         claimant: Claimant,
     ) -> Collection[PciAddress]:
-        """Those of its node; and as often as possible others than it has"""
-        order = sorted(free, key=lambda a: (self.gpus[a].numa_node not in claimant.cells, a in own))
-        return order[: len(own)]
+        """The nearest; and as often as possible others than it has"""
+        distance = self.distances(provider_uuid, free, claimant)
+        return sorted(free, key=lambda a: (distance[a], a in own, a))[: len(own)]
+
+    def distances(
+        self, provider_uuid: str, devices: Collection[PciAddress], claimant: Claimant
+    ) -> dict[PciAddress, int]:
+        cells = claimant.affinity()
+        return {a: cells.distance(self.gpus[a].numa_node) if cells else 0 for a in devices}
 
     def hand_out(
         self, addresses: Collection[PciAddress], back: Collection[PciAddress], assigned: Set[Any]
@@ -169,14 +180,15 @@ class TrackerTest(TrackerTestCase):
         self.assertRaises(REFUSED, self.claim, 1)
 
 
-class ExchangeTest(TrackerTestCase):
-    """What instances have of the pool, in the tracker, the database and the ledger"""
+class ExchangeTestCase(TrackerTestCase):
+    """A database in memory, and a draw that is another one for each number"""
 
-    def setUp(self) -> None:
+    def setUp(self, number: int = 0) -> None:
         super().setUp()
-        self.draw = random.Random(20261130)
+        self.draw = random.Random(number)
         self.saved: dict[str, objects.Instance] = {}
         self.fails = False
+        self.tracker._update = mock.Mock()
         self.tracker.compute_nodes = {"host": objects.ComputeNode(numa_topology=None)}
         assigned: Any = mock.Mock(nodename=lambda: "host")
         self.exchanges = exchange.Exchange(
@@ -196,32 +208,40 @@ class ExchangeTest(TrackerTestCase):
             patch.start()
             self.addCleanup(patch.stop)
 
-    def instance(self, amount: int) -> objects.Instance:
+    def instance(
+        self, amount: int, flavor: objects.Flavor | None = None, **fields: Any
+    ) -> objects.Instance:
         instance = objects.Instance(
             uuid=uuidutils.generate_uuid(),
             host=CONF.host,
-            flavor=objects.Flavor(extra_specs={}),
+            flavor=flavor or objects.Flavor(extra_specs={}),
             image_ref="",
             system_metadata={},
             task_state=None,
             resources=self._claim(amount),
             migration_context=None,
+            pci_requests=None,
+            **fields,
         )
         self.saved[instance.uuid] = copy.deepcopy(instance)
         return instance
+
+    def had(self, instance: objects.Instance) -> set[str]:
+        return {each.identifier for each in instance.resources}
+
+
+class ExchangeTest(ExchangeTestCase):
+    """What instances have of the pool, in the tracker, the database and the ledger"""
 
     def exchange(self, instance: objects.Instance) -> None:
         cells = [objects.InstanceNUMACell(id=self.draw.randrange(2))]
         instance.numa_topology = objects.InstanceNUMATopology(cells=cells)
         self.exchanges.make(instance, moves_cells=False)
 
-    def had(self, instance: objects.Instance) -> set[str]:
-        return {each.identifier for each in instance.resources}
-
     def test_no_card_to_two(self) -> None:
         """Claims, exchanges, failed ones, ends and periods in any order"""
         for number in range(fuzz.examples(20, 300)):
-            self.setUp()
+            self.setUp(number)
             instances: list[objects.Instance] = []
             for _ in range(20):
                 instance = self.draw.choice(instances) if instances else None
@@ -250,6 +270,100 @@ class ExchangeTest(TrackerTestCase):
                     # What was exchanged is free at once.
                     free = self.tracker.provider_tree.data(GROUP).resources["PGPU"] - assigned
                     self.assertEqual(8 - len(every), len(free))
+
+
+def used(host: objects.NUMATopology | None) -> list[tuple[object, ...]]:
+    """What is used of each node of a host"""
+    assert host
+    return [(c.id, c.pinned_cpus, c.memory_usage, c.mempages[0].used) for c in host.cells]
+
+
+class CellsTest(ExchangeTestCase):
+    """Against every way to put the cells and the cards, on random hosts with Nova's own fit"""
+
+    CPUS = 4
+
+    def host_of(self, count: int) -> objects.NUMATopology:
+        cells = []
+        for node in range(count):
+            cpus = set(range(self.CPUS * node, self.CPUS * (node + 1)))
+            used = self.draw.choice([0, 256, 768, 1024])
+            cells.append(
+                objects.NUMACell(
+                    id=node,
+                    socket=node // 2,
+                    cpuset=set(),
+                    pcpuset=cpus,
+                    memory=1024,
+                    memory_usage=used,
+                    cpu_usage=0,
+                    mempages=[objects.NUMAPagesTopology(size_kb=4, total=1 << 18, used=used << 8)],
+                    pinned_cpus=set(self.draw.sample(sorted(cpus), self.draw.randint(0, 4))),
+                    siblings=[{cpu} for cpu in cpus],
+                )
+            )
+        return objects.NUMATopology(cells=cells)
+
+    def test_refused_only_if_nothing_fits(self) -> None:
+        refused = moved = 0
+        for number in range(fuzz.examples(60, 10000)):
+            self.setUp(number)
+            host = self.host_of(self.draw.randint(2, 6))
+            nodes = [cell.id for cell in host.cells]
+            gpus = [
+                cards.placed(f"0000:{bus:02x}:00.0", self.draw.choice([*nodes, *nodes, None]))
+                for bus in range(self.draw.randint(1, 12))
+            ]
+            self.host.gpus = {gpu.address: gpu for gpu in gpus}
+            self._publish()
+            taken = self.draw.randint(0, len(gpus) - 1)
+            self.host.taken = set(self.draw.sample(list(self.host.gpus), taken))
+            count = self.draw.randint(1, min(len(gpus) - taken, 4))
+            policy, cells = self.draw.choice(list(Policy)), self.draw.randint(1, len(nodes))
+            specs = {"hw:cpu_policy": "dedicated", "hw:numa_nodes": str(cells), "gpus": str(count)}
+            specs["hw:pci_numa_affinity_policy"] = policy
+            flavor = objects.Flavor(vcpus=cells, memory_mb=256 * cells, extra_specs=specs)
+            instance = self.instance(count, flavor)
+
+            def fit(
+                within: objects.NUMATopology, instance: objects.Instance = instance
+            ) -> objects.InstanceNUMATopology:
+                wanted = hardware.numa_get_constraints(instance.flavor, instance.image_meta)
+                return hardware.numa_fit_instance_to_host(within, wanted, provider_mapping=None)
+
+            if (claimed := fit(host)) is None:
+                continue
+            instance.numa_topology = claimed
+            self.saved[instance.uuid] = copy.deepcopy(instance)
+            before = hardware.numa_usage_from_instance_numa(host, claimed)._to_json()
+            node = self.tracker.compute_nodes["host"]
+            node.cpu_allocation_ratio, node.ram_allocation_ratio = 1.0, 1.0
+            node.numa_topology = before
+            self.exchanges.make(instance, moves_cells=True)
+
+            own = [self.host.gpus[a] for a in map(device.parse, self.had(instance))]
+            found = {cell.id for cell in instance.numa_topology.cells}
+            sockets = {cell.id: cell.socket for cell in host.cells}
+            holds = Affinity(policy, frozenset(found), sockets).holds(g.numa_node for g in own)
+            free = collections.Counter(
+                gpu.numa_node for gpu in gpus if gpu.address not in self.host.taken
+            )
+            fitting = any(
+                Affinity(policy, frozenset(some), sockets).room(free) >= count
+                and fit(objects.NUMATopology(cells=[host.cells[n] for n in some]))
+                for some in itertools.combinations(nodes, cells)
+            )
+            with self.subTest(number=number, policy=policy, cells=cells, count=count):
+                self.assertEqual(fitting, holds)
+                usage = hardware.numa_usage_from_instance_numa(host, instance.numa_topology)
+                self.assertEqual(used(usage), used(numa_cells.host(node)))
+                stored = self.saved[instance.uuid]
+                self.assertEqual(found, {cell.id for cell in stored.numa_topology.cells})
+                self.assertEqual(self.had(instance), self.had(stored))
+            refused += not holds
+            moved += found != {cell.id for cell in claimed.cells}
+        self.assertLess(0, refused)
+        self.assertLess(0, moved)
 
 
 class SetTest(unittest.TestCase):
