@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
-from tests.functional import kvm
+from typing import Any
+
+from nova.tests.fixtures import libvirt as fakelibvirt
+
+from tests.functional import divided, kvm, live
 from tests.functional.base import Server
 
 # Four processors on each of two nodes, as the cards of FIRST_SOCKET and SECOND_SOCKET.
@@ -12,24 +16,35 @@ NODE = {
 }
 
 
-class PinnedTest(kvm.KVMServersTestBase):
+class Pinned:
+    """Hosts whose processors are pinned, with huge pages"""
+
     ADDITIONAL_FILTERS = ("GPUFilter", "NUMATopologyFilter")
 
-    def setUp(self) -> None:
-        super().setUp()
+    def setUp(self: Any) -> None:
+        super().setUp()  # type: ignore[misc]
         self.flags(cpu_dedicated_set="0-7", group="compute")
 
-    def pinned(self, gpus: int, cells: int = 1, **words: str) -> str:
+    def start_host(self: Any, name: str = "host1", *args: Any, **kwargs: Any) -> None:
+        pages = fakelibvirt.create_mempages([(4, 1 << 18), (2048, 1024)])
+        of_host = {"cpu_nodes": 2, "cpu_cores": 2, "cpu_threads": 2, "mempages": [pages, pages]}
+        info = fakelibvirt.HostInfo(**of_host)
+        super().start_host(name, *args, host_info=info, **kwargs)  # type: ignore[misc]
+
+    def pinned(self: Any, gpus: int, cells: int = 1, **words: str) -> str:
         """A flavor with a processor on each of so many nodes"""
-        specs = {"hw:cpu_policy": "dedicated", "hw:numa_nodes": str(cells), **words}
+        specs = {"hw:cpu_policy": "dedicated", "hw:numa_nodes": str(cells)}
+        specs |= {"hw:mem_page_size": "2048", **words}
         if gpus:
             specs["gpus"] = f"= {gpus}"
         small = {"memory_mb": 128 * cells, "vcpu": cells, "disk": 1, "ephemeral": 0}
         return str(self._create_flavor(**small, extra_spec=specs))
 
-    def cells(self, server: Server) -> list[int]:
+    def cells(self: Any, server: Server) -> list[int]:
         return sorted(cell.id for cell in self.instance(server).numa_topology.cells)
 
+
+class PinnedTest(Pinned, kvm.KVMServersTestBase):
     def places(self, server: Server, host: str = "host1") -> list[int]:
         """The host's nodes of the guest's cards, which are the ones that Nova has for it"""
         cards = self.rendered(server, host)
@@ -98,3 +113,19 @@ class PinnedTest(kvm.KVMServersTestBase):
             self.bring_back(host)
         self.periods()
         self.assertPlaced([0], [0, 0], server, self.host_of(server))
+
+
+class PinnedPartsTest(Pinned, live.Moving, divided.DividedServersTestBase):
+    """Mediated devices, by the policy ``preferred``"""
+
+    def test_parts_of_a_card_of_the_node_of_its_cell(self) -> None:
+        for host in ("host1", "host2"):
+            self.start_host(host)
+            self.boot(self.pinned(0), host=host)
+        words = {"resources:VGPU": "2", "trait:CUSTOM_GPU_VGPU_TYPE_NVIDIA_64": "required"}
+        server = self.boot(self.pinned(0, **words), host="host1")
+        own = divided.slots(divided.SECOND, 64, 0, 1)
+        self.assertVGPUs(server, own)
+        self.live_migrate(server)
+        self.assertVGPUs(server, own, "host2")
+        self.assertEqual([1], self.cells(server))

@@ -18,7 +18,6 @@ from typing import Any, TypeAlias
 
 from nova import context as nova_context
 from nova import objects
-from nova.compute import task_states
 from nova.virt import hardware
 from oslo_log import log as logging
 
@@ -75,8 +74,6 @@ class Exchange:
     def make(self, instance: objects.Instance, *, moves_cells: bool) -> None:
         """Exchange the instance's GPUs for free ones that suit it better, if there are any.
 
-        Do nothing in a live migration: the source has been told which vGPUs the instance gets.
-
         :param moves_cells: whether its cells may move to the GPUs: its domain is defined anew
         :raises InvalidExtraSpec: if its flavor cannot be parsed
         :raises nova.exception.InstanceNotFound: if it is deleted meanwhile
@@ -84,8 +81,7 @@ class Exchange:
         if not instance.resources:
             return
         claimant = self.claimant(instance)
-        is_choosy = claimant.cells or claimant.neighbours
-        if is_choosy and instance.task_state != task_states.MIGRATING:
+        if claimant.cells or claimant.neighbours:
             self.tracker.change(
                 lambda tracker: self._make(tracker, instance, claimant, moves_cells)
             )

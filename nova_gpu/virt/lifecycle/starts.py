@@ -153,7 +153,9 @@ class Starts:
         instance = start.instance
         with contextlib.ExitStack() as stack:
             try:
-                if start.chooses and self.assigned:
+                # In a live migration the source has been told which vGPUs the guest gets.
+                is_arriving = instance.task_state == task_states.MIGRATING
+                if start.chooses and self.assigned and not is_arriving:
                     self.exchange.make(instance, moves_cells=start.defines)
                 start = self._with_devices(start)
                 # First, because devices are back in the pool as soon as a hold ends or is refused.
