@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import math
 import platform
 import sys
 import traceback
+from collections.abc import Iterator
 from typing import Any
 
 import nova.virt
@@ -18,6 +20,7 @@ from nova import context as nova_context
 from nova import exception as nova_exception
 from nova import objects
 from nova.limit import utils as limit_utils
+from nova.virt import hardware
 from nova.virt.libvirt import utils as libvirt_utils
 from oslo_config import cfg
 from oslo_upgradecheck import upgradecheck
@@ -29,6 +32,7 @@ from nova_gpu.core import exception, names, release
 from nova_gpu.core.flavor import request, validation
 from nova_gpu.core.guest import machine_types
 from nova_gpu.core.scheduling import stats
+from nova_gpu.core.topology import affinity
 from nova_gpu.host.container import guest_processes
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import signatures
@@ -62,6 +66,38 @@ def _uncounted_flavors() -> list[str]:
                 words = " ".join(f"resources:{key}={count}" for key, count in missing.items())
                 lines.append(f"{flavor.name} lacks {words}")
     return lines
+
+
+def _flavors_on_too_few_nodes() -> list[str]:
+    """Return a line for each flavor that asks for more GPUs than its NUMA cells can be near.
+
+    They are compared with the most GPUs that a host reports on one NUMA node. Where no two are on
+    one, the nodes may be unknown, and the policy ``legacy`` allows all GPUs of such a host.
+    """
+    groups = [group for report in _reports() for group in report.host.groups]
+    most = max((g.islands.numa if g.islands.numa > 1 else g.total for g in groups), default=0)
+    image, lines = objects.ImageMeta.from_dict({}), []
+    for flavor in objects.FlavorList.get_all(nova_context.get_admin_context()) if most else ():
+        # What cannot be parsed is among its mistakes, or Nova's API refuses it.
+        with contextlib.suppress(exception.InvalidExtraSpec, nova_exception.NovaException):
+            whole = request.of(flavor.extra_specs).whole
+            topology = hardware.numa_get_constraints(flavor, image)
+            stated = hardware.get_pci_numa_policy_constraint(flavor, image)
+            policy = affinity.policy(stated, CONF.gpu.pci_numa_affinity_policy)
+            is_strict = policy in (affinity.Policy.LEGACY, affinity.Policy.REQUIRED)
+            if whole and topology and is_strict and whole.count > most * len(topology):
+                needed = math.ceil(whole.count / most)
+                lines.append(f"{flavor.name} with {whole.count} GPUs: hw:numa_nodes={needed}")
+    return lines
+
+
+def _reports() -> Iterator[stats.Report]:
+    """Yield the reports of all hosts that this release can read."""
+    for context in checks.in_cells():
+        for node in objects.ComputeNodeList.get_all(context):
+            with contextlib.suppress(exception.InvalidStats):
+                if text := (node.stats or {}).get(names.STATS):
+                    yield stats.loads(text)
 
 
 def _hosts_of_another_version() -> list[str]:
@@ -174,6 +210,15 @@ class Checks(checks.Checks):
             "and restart nova-compute (it reports again within a minute):",
         )
 
+    def _check_nodes(self) -> upgradecheck.Result:
+        """controllers: flavors with more GPUs than the NUMA nodes of their cells have"""
+        return self.asked(
+            _flavors_on_too_few_nodes,
+            "New instances of these flavors are refused, because no host has so many GPUs on as "
+            "many NUMA nodes as their guests have cells. Add what is named here, or "
+            "hw:pci_numa_affinity_policy=preferred:",
+        )
+
     def _check_counted(self) -> upgradecheck.Result:
         """controllers with unified limits: flavors whose GPUs nova-api does not count"""
         if not limit_utils.use_unified_limits():
@@ -245,6 +290,7 @@ class Checks(checks.Checks):
         ("Scheduler reads flavors", _check_filter),
         ("Nova's weighers are kept", _check_weighers),
         ("Flavors are right", _check_flavors),
+        ("Pinned guests have near GPUs", _check_nodes),
         ("Nova counts flavors", _check_counted),
         ("Hosts are of one version", _check_hosts),
     )
