@@ -173,6 +173,20 @@ def make_mig_instances(address: str, profile: str) -> int:
     return mig_layout.make(card, profile, Roots.of(CONF.gpu), CONF.gpu.bind_timeout)
 
 
+@nova_gpu.privsep.entrypoint.entrypoint
+def restore_compute_instances(address: str, numbers: list[int]) -> int:
+    """Make a compute instance in those GPU instances of the card at *address* that have none.
+
+    Return how many were made.
+
+    :raises DeviceUnavailable: if ``[gpu]mig_profile`` does not name the card, or that fails
+    """
+    card = _to_prepare(address)
+    if preparation.of(card, CONF.gpu).mig_profile is None:
+        raise _unselected(card.address)
+    return mig_layout.restore(card.address, map(int, numbers), CONF.gpu.bind_timeout)
+
+
 def _unselected(address: model.PciAddress) -> exception.DeviceUnavailable:
     return exception.DeviceUnavailable(
         str(address), privileged_cards.REASON, privileged_cards.REMEDY
