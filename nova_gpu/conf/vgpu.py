@@ -36,8 +36,9 @@ vendordata: ``<project id>.tok`` is the client configuration token of NVIDIA's l
 the instances of a project, ``<project id>.conf`` the text of their ``/etc/nvidia/gridd.conf``.
 ``default.tok`` and ``default.conf`` are for projects without such a file. Only instances that have
 vGPUs of NVIDIA's driver get them; with ``<project id>.whole.conf`` or ``default.whole.conf``, which
-is then their ``gridd.conf``, instances with whole cards, too. A file to which other users of the
-host have access is not used. nova-api reads the files anew at each request. Unset: guests get no
+is then their ``gridd.conf``, instances with whole cards, too. A flavor's ``gpu:licence`` puts a
+name of its own in the place of ``whole``. A file to which other users of the host have access is
+not used. nova-api reads the files anew at each request. Unset: guests get no
 licence.
 """,
     ),
@@ -74,7 +75,8 @@ it as root at its first start after a boot of the host, for each card that
 ``[gpu]virtual_functions`` names, with ``NOVA_GPU_ADDRESS`` and ``NOVA_GPU_PRODUCT`` in its
 environment, and not for a card that has vGPUs. If it fails, the card is not given, and it runs
 again at the next start: so it must be repeatable. Only root may own and be able to write the
-program and all folders above it. Only for hosts of KVM or QEMU guests.
+program and all folders above it. Only for hosts of KVM or QEMU guests; if it runs for no card of
+the host, nova-compute's log says so.
 
 Related options:
 
@@ -96,7 +98,8 @@ On hosts of containers a card that has MIG instances is not changed: make a layo
 profiles with nvidia-smi or nvidia-mig-parted. On hosts of KVM or QEMU guests the GPU instances are
 for MIG-backed vGPUs, and the card must also be in ``[gpu]virtual_functions``: MIG mode is turned on
 before its functions are enabled, the instances are made afterwards, once after each boot of the
-host, and a card that has vGPUs is not changed. Otherwise the card is not given.
+host, and a card that has vGPUs is not changed. Otherwise the card is not given. Compute instances
+that guests of a card have deleted are made again before its next guest.
 
 Related options:
 

@@ -15,7 +15,7 @@ from nova_gpu.host.mig import mig_layout
 from nova_gpu.host.nvidia import nvml_vgpus, vgpu_manager
 from nova_gpu.host.pci import privileged_cards, selection
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.vgpu import preparation, slots, virtual_functions
+from nova_gpu.host.vgpu import gim, preparation, slots, virtual_functions
 
 # A guest's failed start waits for the journal.
 _JOURNAL_TIMEOUT_S = 5.0
@@ -76,6 +76,17 @@ def types(addresses: list[str]) -> str:
     """
     cards = [model.PciAddress.parse(address) for address in addresses]
     return nvml_vgpus.ask(cards, CONF.gpu.nvml_timeout)
+
+
+@nova_gpu.privsep.entrypoint.entrypoint
+def partition_modes(addresses: list[str]) -> dict[str, str]:
+    """Return the partition modes of AMD's cards at *addresses*, by address, where known.
+
+    :raises nova_gpu.host.child.Failed: if they cannot be read in time
+    """
+    cards = [model.PciAddress.parse(address) for address in addresses]
+    modes = gim.modes(cards, Roots.of(CONF.gpu), CONF.gpu.bind_timeout)
+    return {str(card): mode for card, mode in modes.items()}
 
 
 @nova_gpu.privsep.entrypoint.entrypoint
@@ -160,6 +171,20 @@ def make_mig_instances(address: str, profile: str) -> int:
     card = model.PciAddress.parse(address)
     _refuse_unsaid(card, mig_layout.parse_profiles(CONF.gpu.mig_profile), profile)
     return mig_layout.make(card, profile, Roots.of(CONF.gpu), CONF.gpu.bind_timeout)
+
+
+@nova_gpu.privsep.entrypoint.entrypoint
+def restore_compute_instances(address: str, numbers: list[int]) -> int:
+    """Make a compute instance in those GPU instances of the card at *address* that have none.
+
+    Return how many were made.
+
+    :raises DeviceUnavailable: if ``[gpu]mig_profile`` does not name the card, or that fails
+    """
+    card = _to_prepare(address)
+    if preparation.of(card, CONF.gpu).mig_profile is None:
+        raise _unselected(card.address)
+    return mig_layout.restore(card.address, map(int, numbers), CONF.gpu.bind_timeout)
 
 
 def _unselected(address: model.PciAddress) -> exception.DeviceUnavailable:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from unittest import mock
 
-from tests.fixtures import hosts, pci, sriov_kernel
+from tests.fixtures import hosts, pci, sriov_kernel, vgpu
 from tests.functional import divided, plain
 from tests.functional.divided import FIRST
 
@@ -99,13 +99,15 @@ class TenantsTest(plain.PlainServersTestBase):
 
 
 class SizesTest(plain.PlainServersTestBase):
-    """MI300X with one function, but on the second host with eight"""
+    """MI300X with one function, but on the second host with eight in an unusual partition mode"""
 
     MACHINE = "cpu-only"
     CARD = "0000:03:00.0"
 
     def prepare(self, host: hosts.Host) -> None:
         host.add_gpu(self.CARD, "1002", "74a1", class_code=0x120000, driver="gim", totalvfs=8)
+        modes = ("CPX", "NPS4") if len(self.hosts) == 2 else ("SPX", "NPS1")
+        vgpu.set_partition(host, self.CARD, *modes)
         for number in range(8 if len(self.hosts) == 2 else 1):
             host.add_vf(self.CARD, f"0000:03:02.{number}")
         host.set_autoprobe(self.CARD, enabled=False)
@@ -115,8 +117,11 @@ class SizesTest(plain.PlainServersTestBase):
         whole = self.boot(any_size)
         self.start_host("host2")
         self.period("host2")
-        self.assertIn("of several sizes; allowed: vf-of-1, vf-of-8", self.boot_refused(any_size))
-        eighth = self.boot(self.flavor(vgpus="= 1", vgpu_type="s== vf-of-8"))
+        self.assertIn(
+            "of several sizes; allowed: vf-of-1, vf-of-8-cpx-nps4", self.boot_refused(any_size)
+        )
+        with mock.patch.object(self.api, "project_id", "other-tenant"):
+            eighth = self.boot(self.flavor(vgpus="= 1", vgpu_type="s== vf-of-8-cpx-nps4"))
         self.assertEqual("host2", self.host_of(eighth))
         said = " ".join(self.refused({"migrate": None}, whole))
         self.assertIn("No valid host", said)

@@ -14,22 +14,28 @@ import json
 import pathlib
 import re
 import shutil
+import subprocess
+import sys
 import tempfile
 import unittest
 from collections.abc import Callable, Iterator
 from unittest import mock
 
+from nova import exception as nova_exception
 from oslo_config import fixture as config_fixture
 
 from nova_gpu.cmd import host_check
 from nova_gpu.conf import CONF
-from nova_gpu.core import availability
+from nova_gpu.core import availability, exception
 from nova_gpu.core.model import MIGInstance, PciAddress
+from nova_gpu.host import service_socket
 from nova_gpu.host.nvidia import nvml
+from nova_gpu.host.state import quarantine
 from nova_gpu.virt.inventory import discovery
 from tests.fixtures import (
     cdi,
     consoles,
+    histories,
     hosts,
     nodes,
     pci,
@@ -50,20 +56,32 @@ class Machine:
     config: Callable[..., None]
 
     by_check: bool = False
-    libvirt_version = 9000000
+    service: histories.Service | None = None
+    libvirt_version: int | None = 10000000
+    ends: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
 
     def text(self) -> str | None:
         """Why the card is not given to guests; ``None`` if it is, or nova-gpu has no part in it.
 
         *by_check*: what ``nova-gpu host check`` says of it, first what has a remedy here.
+        *service*: what nova-compute says, which cleans the card when it starts.
         """
+        if self.service:
+            try:
+                self.service.restart()
+                self.service.gpus.releases._retries.wait()
+                self.service.period()
+            except (exception.InvalidOption, nova_exception.InvalidConfiguration) as error:
+                return str(error)
+            (group,) = self.service.gpus.assigned.whole.groups().values()
+            return availability.text(group.unavailable.get(_ADDRESS, ()))
         if self.by_check:
             looked = discovery.Discovery(libvirt_version=lambda: self.libvirt_version)
             findings = host_check.check(looked, self.host.root)
             found = next(finding for finding in findings if finding.address == CARD)
             texts = (*found.obstacles, *found.remarks)
             return next((t for t in texts if any(re.search(r, t) for r in REMEDIES)), None)
-        looked = discovery.Discovery(libvirt_version=lambda: 10000000)
+        looked = discovery.Discovery(libvirt_version=lambda: self.libvirt_version)
         cards = {gpu.address: gpu for gpu in looked.find()}
         if _ADDRESS not in cards:
             return None
@@ -206,6 +224,25 @@ def kvm_with_a_function_that_a_driver_would_take(on: Machine) -> None:
     on.host.set_autoprobe(CARD, enabled=True)
 
 
+def kvm_with_functions_of_an_older_libvirt(on: Machine) -> None:
+    on.add_functions(vgpu.L40S)
+    set_libvirt(on, 9000000)
+
+
+def kvm_with_functions_and_no_libvirt(on: Machine) -> None:
+    on.add_functions(vgpu.L40S)
+    set_libvirt(on, None)
+
+
+def kvm_with_an_option_in_vain(on: Machine) -> None:
+    on.add("26b9")
+    on.config(group="gpu", vgpu_mixed_sizes=[f"{CARD}=true"])
+
+
+def kvm_with_a_superchip(on: Machine) -> None:
+    on.add("2342", driver="vfio-pci")
+
+
 def lxc_in_partitions_without_nodes(on: Machine) -> None:
     on.add("74a1", "1002", class_code=0x120000)
     on.host.split(CARD, 1, "CPX")
@@ -313,8 +350,53 @@ def add_intels(on: Machine, driver: str | None) -> None:
         on.host.register_with_vfio(FUNCTION)
 
 
+def check_in_a_pid_namespace(on: Machine) -> None:
+    on.add()
+    folder = on.host.roots.proc / "1/ns"
+    folder.mkdir(parents=True)
+    (folder / "pid").symlink_to("pid:[4026532000]")
+
+
+# As nova-compute names them when it starts
+
+
+def start_whose_command_fails(on: Machine) -> None:
+    on.add(driver="vfio-pci")
+    on.config(group="gpu", clean_command=["/bin/false"])
+
+
+def start_without_the_command(on: Machine) -> None:
+    on.add(driver="vfio-pci")
+    on.config(group="gpu", clean_command=["/nonexistent"])
+
+
+def start_that_cannot_note(on: Machine) -> None:
+    on.add(driver="vfio-pci")
+    pci.write(on.host.root / "state/gpu-clean", "no folder")
+
+
+def start_beside_another(on: Machine) -> None:
+    on.add(driver="vfio-pci")
+    code = (
+        "import pathlib, sys; from nova_gpu.host import roots, service_socket as s;"
+        "print(s.claim(roots.Roots(sysfs=pathlib.Path(sys.argv[1]))), flush=True); input()"
+    )
+    argv = [sys.executable, "-c", code, str(on.host.roots.sysfs)]
+    pipe = subprocess.PIPE
+    other = on.ends.enter_context(subprocess.Popen(argv, stdin=pipe, stdout=pipe))
+    on.ends.callback(other.kill)
+    assert other.stdout
+    other.stdout.readline()
+
+
+def start_that_sees_no_other(on: Machine) -> None:
+    on.add(driver="vfio-pci")
+    on.ends.enter_context(mock.patch.object(service_socket, "_sockets", side_effect=OSError))
+    on.ends.enter_context(mock.patch.object(service_socket, "_PROC", "/nonexistent"))
+
+
 STATES: dict[str, State] = {
-    name: state for name, state in globals().items() if re.match("(kvm|lxc|check)_", name)
+    name: state for name, state in globals().items() if re.match("(kvm|lxc|check|start)_", name)
 }
 
 
@@ -326,7 +408,7 @@ def set_unsafe_interrupts(on: Machine, value: str) -> None:
     pci.write(on.host.roots.sysfs / name, f"{value}\n")
 
 
-def set_libvirt(on: Machine, version: int) -> None:
+def set_libvirt(on: Machine, version: int | None) -> None:
     on.libvirt_version = version
 
 
@@ -408,6 +490,11 @@ def remove_files(on: Machine) -> None:
     (on.host.roots.cdi_spec_dirs[0] / "nvidia.json").unlink()
 
 
+def correct_command(on: Machine) -> None:
+    on.config(group="gpu", clean_command=["/bin/true"])
+    quarantine.release(on.host.root / "state/gpu-quarantine", _ADDRESS)
+
+
 # By the words of the advice. One that says several things to do together has one action.
 REMEDIES: dict[str, Callable[[Machine], None]] = {
     "turn on VT-d or AMD-Vi in the firmware and boot": turn_on_iommu,
@@ -471,6 +558,20 @@ REMEDIES: dict[str, Callable[[Machine], None]] = {
     "sriov_drivers_autoprobe": take_from_driver,
     "end that first": lambda on: shutil.rmtree(on.host.roots.proc / "812"),
     "install libvirt 9.3 or newer": lambda on: set_libvirt(on, 9003000),
+    "install 10.0.0 or newer": lambda on: set_libvirt(on, 10000000),
+    "does not report its version; check that it runs": lambda on: set_libvirt(on, 10000000),
+    "take the card out of it in this host's": lambda on: on.config(
+        group="gpu", vgpu_mixed_sizes=[]
+    ),
+    "use the host for LXC guests": lambda on: on.config(group="libvirt", virt_type="lxc"),
+    r"the host's PID namespace \(pid_mode: host\)": lambda on: (
+        on.host.roots.proc / "1/ns/pid"
+    ).unlink(),
+    "see the command's output in nova-compute's log": correct_command,
+    "its first value must be the absolute path": correct_command,
+    "make .* writable for nova-compute": lambda on: (on.host.root / "state/gpu-clean").unlink(),
+    "stop it first": lambda on: on.ends.close(),
+    "list the kernel's sockets .* or read /proc": lambda on: on.ends.close(),
     r"or set \[libvirt\]cpu_mode = host-model": lambda on: on.config(
         group="libvirt", cpu_mode="host-model"
     ),
@@ -483,14 +584,20 @@ def machine(state: str) -> Iterator[Machine]:
         host = hosts.Host(pathlib.Path(folder), nodes=nodes.Nodes.FILES)
         options.config(group="gpu", nvml=False, **host.options())
         maps = {"uid_maps": ["0:1:1"], "gid_maps": ["0:1:1"]}
-        by_check = state.startswith("check_")
-        options.config(group="libvirt", virt_type="kvm" if by_check else state[:3], **maps)
+        by_check, by_service = (state.startswith(each) for each in ("check_", "start_"))
+        virt_type = "kvm" if by_check or by_service else state[:3]
+        options.config(group="libvirt", virt_type=virt_type, **maps)
         options.config(state_path=folder)
         if by_check:
             (host.roots.sysfs / "bus/pci/drivers/vfio-pci").mkdir(parents=True)
-        on = Machine(host, options.config, by_check)
-        STATES[state](on)
-        yield on
+        service = histories.Service(host) if by_service else None
+        libvirt_version = 9000000 if by_check else 10000000
+        on = Machine(host, options.config, by_check, service, libvirt_version)
+        with service or contextlib.nullcontext(), on.ends:
+            STATES[state](on)
+            if by_service:
+                on.text()  # what it has noted is there when a remedy is carried out
+            yield on
 
 
 class WalkTest(unittest.TestCase):

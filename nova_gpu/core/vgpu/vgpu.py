@@ -41,9 +41,13 @@ def is_type_id(text: str) -> bool:
     return _TYPE_ID.fullmatch(text) is not None
 
 
-def function_type(number: int, memory_mib: int | None = None) -> str:
-    """Return the type of a function that is one of *number* and has this memory, if known."""
-    return f"{_DIVISION}{number}" + (f"-{memory_mib}mib" if memory_mib else "")
+def function_type(number: int, memory_mib: int | None = None, mode: str = "") -> str:
+    """Return the type of a function that is one of *number* and has this memory, if known.
+
+    :param mode: the partition mode of its card, empty if it follows from the number
+    """
+    memory = f"{memory_mib}mib" if memory_mib else ""
+    return "-".join(filter(None, (f"{_DIVISION}{number}", mode, memory)))
 
 
 def is_function_type(type_id: str) -> bool:

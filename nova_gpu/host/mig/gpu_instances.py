@@ -126,5 +126,13 @@ def instances(capabilities: Iterable[Capability]) -> tuple[Instance, ...]:
     )
 
 
+def without_compute(card: PciAddress, roots: Roots) -> frozenset[int]:
+    """Return the ids of the card's GPU instances that have no compute instance."""
+    minor = gpu_minor(card, roots)
+    listed = () if minor is None else capabilities(minor, roots)
+    having = {cap.gpu_instance for cap in listed if cap.compute_instance is not None}
+    return frozenset(cap.gpu_instance for cap in listed) - having
+
+
 def _number(text: str | None) -> int | None:
     return int(text) if text and re.fullmatch("[0-9]{1,9}", text) else None

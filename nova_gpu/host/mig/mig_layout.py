@@ -169,8 +169,39 @@ def fill(card: PciAddress, profile: str, roots: Roots, timeout_s: float) -> int:
 
     if gpu_instances.gpu_minor(card, roots) is None:
         raise refused("it is not bound to NVIDIA's driver", "bind it to that driver")
-    command = [sys.executable, "-P", "-c", _MAKER, str(card), profile, str(_TRIES)]
     try:
+        return _run([str(card), profile, str(_TRIES)], timeout_s)
+    except ValueError as error:
+        raise refused(str(error), "see nvidia-smi mig -lgip and the kernel's log") from error
+
+
+def restore(card: PciAddress, numbers: Iterable[int], timeout_s: float) -> int:
+    """Make a compute instance in those GPU instances of *card* that have none. Needs root.
+
+    Return how many were made.
+
+    :param numbers: NVIDIA's ids of the GPU instances
+    :raises DeviceUnavailable: if that fails
+    """
+    ids = sorted(numbers)
+    try:
+        return _run([str(card), "", str(_TRIES), *map(str, ids)], timeout_s) if ids else 0
+    except ValueError as error:
+        raise exception.DeviceUnavailable(
+            str(card),
+            f"a guest has deleted the compute instance of its GPU instance {ids[0]}, and it cannot "
+            f"be made again: {error}",
+            "make it (nvidia-smi mig -cci)",
+        ) from error
+
+
+def _run(arguments: Iterable[str], timeout_s: float) -> int:
+    """Run the script with these arguments; return how many instances were made.
+
+    :raises ValueError: if it fails
+    """
+    try:
+        command = [sys.executable, "-P", "-c", _MAKER, *arguments]
         answer = json_text.parse(child.run(command, timeout_s))
         if "error" not in answer:
             return int(answer["made"])
@@ -179,4 +210,4 @@ def fill(card: PciAddress, profile: str, roots: Roots, timeout_s: float) -> int:
         reason = str(error)
     except (ValueError, LookupError, TypeError) as error:
         reason = f"the process that divides it gave no answer: {error!r}"
-    raise refused(reason, "see nvidia-smi mig -lgip and the kernel's log")
+    raise ValueError(reason)

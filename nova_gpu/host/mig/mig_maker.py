@@ -5,8 +5,9 @@ It runs as a process of its own, like every call that may hang in the driver
 (:mod:`nova_gpu.host.child`): a thread of the privsep daemon that hangs cannot be ended, and NVML
 keeps the card open in its process until nvmlShutdown, which a hanging call never reaches. It
 imports nvidia-ml-py and the standard library only. Its arguments are a card's PCI address, a
-profile (``1g.18gb``), or nothing to turn MIG mode on only, and the number of attempts to do that;
-it prints one of ::
+profile (``1g.18gb``), or nothing to turn MIG mode on only, and the number of attempts to do that.
+With the ids of GPU instances behind these, their compute instances are made again and nothing else.
+It prints one of ::
 
     {"made": 7}
     {"error": "why there are none"}
@@ -69,14 +70,26 @@ def _make(address: str, profile: str, tries: int) -> int:
             else:
                 instance = pynvml.nvmlDeviceCreateGpuInstance(card, profiles[profile])
                 undo.append(functools.partial(pynvml.nvmlGpuInstanceDestroy, instance))
-            whole = max(_compute_profiles(instance))[1]
-            compute = pynvml.nvmlGpuInstanceCreateComputeInstance(instance, whole)
+            compute = _make_compute(instance)
             undo.append(functools.partial(pynvml.nvmlComputeInstanceDestroy, compute))
     except BaseException:
         for step in reversed(undo):
             step()
         raise
     return len(instances) + room
+
+
+def _restore(address: str, numbers: list[int]) -> int:
+    """Make a compute instance in each of these GPU instances that has none; return how many."""
+    card = pynvml.nvmlDeviceGetHandleByPciBusId(address.encode())
+    instances = [pynvml.nvmlDeviceGetGpuInstanceById(card, number) for number in numbers]
+    return len([_make_compute(i) for i in instances if not _has_compute(i)])
+
+
+def _make_compute(instance: Any) -> Any:
+    """Make a compute instance that has all of the GPU instance; return its handle."""
+    whole = max(_compute_profiles(instance))[1]
+    return pynvml.nvmlGpuInstanceCreateComputeInstance(instance, whole)
 
 
 def _instances(card: Any, profile: int) -> list[Any]:
@@ -145,10 +158,12 @@ def _compute_profiles(instance: Any) -> list[tuple[int, int]]:
     return sizes
 
 
-def main(address: str, profile: str, tries: str) -> dict[str, Any]:
+def main(address: str, profile: str, tries: str, *numbers: str) -> dict[str, Any]:
     try:
         pynvml.nvmlInit()
         try:
+            if numbers:
+                return {"made": _restore(address, list(map(int, numbers)))}
             return {"made": _make(address, profile, int(tries))}
         finally:
             pynvml.nvmlShutdown()

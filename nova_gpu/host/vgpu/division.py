@@ -14,7 +14,7 @@ from nova_gpu.core.vgpu import vgpu
 from nova_gpu.host import products
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.vgpu import mdev, sriov
+from nova_gpu.host.vgpu import gim, mdev, sriov
 
 LOG = logging.getLogger(__name__)
 
@@ -48,6 +48,7 @@ def divided(
     roots: Roots,
     earlier_types: TypesByFunction = MappingProxyType({}),
     readings: dict[model.PciAddress, Reading] | None = None,
+    modes: Mapping[model.PciAddress, str] = MappingProxyType({}),
 ) -> dict[model.PciAddress, vgpu.DividedCard]:
     """Return the *cards* that are divided into vGPUs or can be, by address.
 
@@ -59,6 +60,7 @@ def divided(
         reading thousands of files per card: while a card has the same functions and mediated
         devices, a call reads one of its functions, the next one each time, and reads the others
         only if that one has changed.
+    :param modes: the partition modes of AMD's cards (:func:`nova_gpu.host.vgpu.gim.modes`)
     :raises OSError: if the host's mediated devices cannot be listed
     """
     made: dict[model.PciAddress, collections.Counter[str]] = {}
@@ -95,11 +97,12 @@ def divided(
                 readings[card.address] = Reading(registered, parents, types, rechecks)
         elif plain:
             plain_cards[card] = plain
-    return {**by_card, **_plain_divided(plain_cards)}
+    return {**by_card, **_plain_divided(plain_cards, modes)}
 
 
 def _plain_divided(
     cards: Mapping[model.GPU, Mapping[model.PciAddress, int | None]],
+    modes: Mapping[model.PciAddress, str],
 ) -> dict[model.PciAddress, vgpu.DividedCard]:
     """Return the division of cards whose functions have no types, by address.
 
@@ -108,19 +111,22 @@ def _plain_divided(
 
     :param cards: the functions of each card, with the memory of each
     """
-    divisions: dict[str, set[tuple[int, int | None]]] = {}
+    divisions: dict[str, set[tuple[int, int | None, str]]] = {}
+    modes = {c.address: gim.unusual(modes.get(c.address, ""), len(cards[c])) for c in cards}
     for card, functions in cards.items():
-        own = {(len(functions), memory_mib) for memory_mib in functions.values()}
+        mode = modes[card.address]
+        own = {(len(functions), memory_mib, mode) for memory_mib in functions.values()}
         divisions.setdefault(card.product.key, set()).update(own)
     by_card = {}
     for card, functions in cards.items():
         number, counts = len(functions), collections.Counter(functions.values())
+        mode = modes[card.address]
         is_same = len(divisions[card.product.key]) == 1
         ids = {
-            memory: vgpu.FUNCTION_TYPE if is_same else vgpu.function_type(number, memory)
+            memory: vgpu.FUNCTION_TYPE if is_same else vgpu.function_type(number, memory, mode)
             for memory in counts
         }
-        name = vgpu.function_type(number) if len(counts) == 1 else None
+        name = vgpu.function_type(number, mode=mode) if len(counts) == 1 else None
         types = {
             ids[memory]: vgpu.VGPUType(ids[memory], name, memory_mib=memory, per_card=count)
             for memory, count in counts.items()

@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AMD's module gim: which cards share their memory with each other over XGMI.
+"""AMD's module gim: which cards share their memory over XGMI, and the partition modes of cards.
 
 A virtual function reaches the memory of all cards in its *sharing group*. Source:
 amd/MxGPU-Virtualization, libgv/core/hw/AI/mi300/mi300_xgmi.c and gim_shim/gim_config.c. A group
-that ``amd-smi`` has set at run time is not in sysfs.
+that ``amd-smi`` has set at run time is not in sysfs. The partition modes are
+(gim_shim/sysfs/gim_monitor.c); gim changes them only while no function of the cards is in use.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 from collections.abc import Iterable, Iterator
 
-from nova_gpu.core.model import GPU
-from nova_gpu.host import products
+from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.host import child, products
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vgpu import sriov
@@ -24,6 +27,38 @@ _REMEDY = (
     "name the cards of each group in [gpu]link_groups, and one guest at a time gets a group; or "
     f"load gim so that no card shares memory (modprobe gim {_PARAMETER}=1)"
 )
+
+# The files with a card's modes, which root alone can read, and their texts. Nothing else there may
+# be read on suspicion: to read reset_gpu is to reset the card.
+_MODE_FILES = ("spatial_partition_mode", "memory_partition_mode")
+_MODES = re.compile(r"(?P<compute>[A-Z]PX)\nmemory_partition_mode: (?P<memory>NPS[0-9])\n")
+# The modes of a card with so many functions until somebody sets others
+# (mi300_nbio_get_accelerator_partition_mode_default_setting in mi300_nbio.c)
+_USUAL_MODES = {1: "spx-nps1", 2: "dpx-nps1", 4: "qpx-nps1", 8: "cpx-nps1"}
+
+
+def shows_modes(card: PciAddress, roots: Roots) -> bool:
+    return os.path.exists(f"{sysfs.device(card, roots)}/{_MODE_FILES[0]}")
+
+
+def modes(cards: Iterable[PciAddress], roots: Roots, timeout_s: float) -> dict[PciAddress, str]:
+    """Return the compute and memory partition mode of each card, such as cpx-nps4. Needs root.
+
+    A card without such modes is left out.
+
+    :raises Failed: if they cannot be read
+    """
+    texts = {}
+    for card in cards:
+        paths = [f"{sysfs.device(card, roots)}/{name}" for name in _MODE_FILES]
+        texts[card] = child.run(["cat", *paths], timeout_s).decode(errors="replace")
+    matches = {card: match for card, text in texts.items() if (match := _MODES.match(text))}
+    return {c: f"{match['compute']}-{match['memory']}".lower() for c, match in matches.items()}
+
+
+def unusual(mode: str, functions: int) -> str:
+    """Return *mode* unless it follows from the number of functions; else nothing."""
+    return "" if mode == _USUAL_MODES.get(functions) else mode
 
 
 def is_alone(gpu: GPU, functions: int, roots: Roots) -> bool:

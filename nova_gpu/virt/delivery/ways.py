@@ -107,6 +107,7 @@ class Ways:
             ]
             self._types = VGPUTypes(roots)
             self._readings: dict[PciAddress, division.Reading] = {}
+            self._modes: Mapping[PciAddress, str] = {}
             self._read = self._divided_for_machines
         self.parts: Mapping[Kind, Delivery] = {part.kind: part for part in parts}
 
@@ -178,7 +179,8 @@ class Ways:
         self, cards: Iterable[GPU], facts: division.TypesByFunction
     ) -> dict[PciAddress, DividedCard]:
         gpus = tuple(cards)
-        divided = division.divided(gpus, self.roots, facts, self._readings)
+        self._modes = plain_function.modes(gpus, self.roots, self._modes)
+        divided = division.divided(gpus, self.roots, facts, self._readings, self._modes)
         return self._types.complete(gpus, divided)
 
     def forget_facts(self, card: PciAddress) -> None:

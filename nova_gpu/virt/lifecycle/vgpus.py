@@ -30,6 +30,7 @@ from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, GroupKey, PciAddress, Product
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Slot, device_uuid
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
+from nova_gpu.host.mig import gpu_instances
 from nova_gpu.host.pci import selection
 from nova_gpu.host.state import files
 from nova_gpu.host.vgpu import division, preparation, slots
@@ -138,13 +139,21 @@ class VGPUs:
         :raises DiscoveryFailed: if sysfs cannot be read
         """
         ways = self._discovery.ways
-        if not ways.wanted:
-            return False
+        named = {
+            card: wanted
+            for card in (self._discovery.find() if ways.wanted else ())
+            if (wanted := selection.value_of(card, ways.wanted)) is not None
+        }
+        if CONF.gpu.divide_command and not any(map(self._is_to_prepare, named)):
+            LOG.warning(
+                "[gpu]divide_command runs for no card of this host: it is for cards of NVIDIA's "
+                "that [gpu]virtual_functions names, and not for hosts of containers; name the "
+                "cards there, or take the option out of this host's nova.conf"
+            )
         usage = self._ledger.now
         taken = usage.counted() | usage.taken()
-        for card in self._discovery.find():
-            wanted = selection.value_of(card, ways.wanted)
-            if wanted is None or card.address in taken:
+        for card, wanted in named.items():
+            if card.address in taken:
                 continue
             is_prepared = False
             try:
@@ -164,7 +173,11 @@ class VGPUs:
                 if not is_prepared:
                     reason = Unavailable(str(error), "", Source.DIVISION, Scope.ALL)
                     self.unprepared[card.address] = (reason,)
-        return True
+        return bool(ways.wanted)
+
+    def _is_to_prepare(self, card: GPU) -> bool:
+        is_container_host = self._discovery.delivery.shares_driver
+        return not is_container_host and bool(preparation.of(card, CONF.gpu))
 
     def _is_prepared(self, card: GPU) -> bool:
         """Return whether nothing is to be set on *card* before its first vGPU.
@@ -174,7 +187,7 @@ class VGPUs:
 
         :raises OSError: if its vGPUs, or the id of the boot, cannot be read
         """
-        if self._discovery.delivery.shares_driver or not preparation.of(card, CONF.gpu):
+        if not self._is_to_prepare(card):
             return True
         boot_id = self._roots.boot_id()
         with contextlib.suppress(OSError, ValueError):
@@ -216,6 +229,7 @@ class VGPUs:
                     "see in nova-compute's log why it was not removed",
                     other,
                 )
+            self._restore(slot)
             try:
                 self._made.add(slot, instance_uuid, self.cards.names(slot))
                 self.way(slot).prepare(slot, instance_uuid)
@@ -239,6 +253,28 @@ class VGPUs:
             uuid = device_uuid(instance_uuid, slot)
             if params is not None and params != slots.params(slot, uuid, self._roots):
                 nova_gpu.privsep.vgpu.set_params(str(slot), instance_uuid, params)
+
+    def _restore(self, slot: Slot) -> None:
+        """Make compute instances again that root in former guests of the slot's card has deleted.
+
+        The driver chooses which GPU instance a vGPU is in, so all are looked at that have none, on
+        a card whose compute instances nova-compute has made.
+
+        :raises DeviceUnavailable: if one cannot be made
+        """
+        card = next((card for card in self.cards.look.cards.values() if card.has(slot)), None)
+        if card is None or card.card.has_instances or not CONF.gpu.mig_profile:
+            return
+        address = card.gpu.address
+        lacking = gpu_instances.without_compute(address, self._roots)
+        if not lacking or preparation.of(card.gpu, CONF.gpu).mig_profile is None:
+            return
+        used = {parent.gpu_instance for parent in card.card.parents.values() if parent.made}
+        if None not in used and (left := sorted(lacking.difference(used))):
+            made = nova_gpu.privsep.vgpu.restore_compute_instances(str(address), left)
+            LOG.info(
+                "Made %d compute instances of GPU %s again that a guest deleted", made, address
+            )
 
     @contextlib.contextmanager
     def start(

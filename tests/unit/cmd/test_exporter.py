@@ -12,13 +12,16 @@ import time
 import urllib.error
 import urllib.request
 
+import fixtures
 import yaml
 
 from doc.ext.reference import tables
 from nova_gpu.cmd import exporter
+from nova_gpu.host.mig import gpu_instances
 from nova_gpu.host.state import quarantine
+from nova_gpu.virt.delivery import guest_config
 from nova_gpu.virt.inventory import discovery
-from tests.fixtures import ailments, cleaned, hosts, nodes, pci
+from tests.fixtures import ailments, cleaned, histories, hosts, nodes, pci
 from tests.fixtures.bases import commands as base
 
 _ETC = pathlib.Path(__file__).parents[3] / "etc"
@@ -70,6 +73,33 @@ class ExporterTest(base.HostTestCase):
         self.assertEqual(1, found[info])
         self.assertEqual((1, 1), (found["nova_gpu_up"], found["nova_gpu_libvirt_up"]))
         self.assertEqual(0, found["nova_gpu_claims_total"])
+
+    def test_guests_that_can_open_what_others_have(self) -> None:
+        """Containers on whose nodes the driver has put other cards; the third has ended"""
+        host = self.build()
+        first, second = (gpu.address for gpu in host.gpus()[:2])
+        node = [
+            f"/dev/nvidia{gpu_instances.gpu_minor(each, host.roots)}" for each in (first, second)
+        ]
+        libvirt = histories.Libvirt()
+        for uuid, own, nodes_, running in (
+            ("one", first, node, True),
+            ("two", second, node[1:], True),
+            ("three", second, node, False),
+        ):
+            text = "".join(
+                "<hostdev mode='capabilities' type='misc'>"
+                f"<source><char>{each}</char></source></hostdev>"
+                for each in nodes_
+            )
+            noted = guest_config.GuestMetaGPUs((own,)).to_xml()
+            xml = f"<domain ><metadata>{noted}</metadata><devices>{text}</devices></domain>"
+            libvirt.domains[uuid] = histories.Domain(uuid, xml, running)
+        self.useFixture(fixtures.MonkeyPatch("nova_gpu.cmd.this_host.Reader", lambda: libvirt))
+        found = self.samples()
+        for name, values in (("shared", (0, 2)), ("reached", (0, 1)), ("assigned", (1, 3))):
+            told = [found[f'nova_gpu_{name}{{address="{each}"}}'] for each in (first, second)]
+            self.assertEqual(values, tuple(told), name)
 
     def test_ports_without_acs(self) -> None:
         self.virt_type("kvm")

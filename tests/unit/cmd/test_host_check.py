@@ -87,13 +87,6 @@ class HostCheckTest(base.HostTestCase):
         self.assertIn(f"built into the kernel take {AUDIO} (xhci_hcd) at boot", shown)
         self.assertNotIn("host prepare", shown)
 
-    def test_no_iommu(self) -> None:
-        self.host(iommu=False)
-        shown = self.check(1)
-        self.assertIn(f"{CARD} (GeForce RTX 2080 Ti): cannot be given to a guest\n", shown)
-        self.assertIn("no IOMMU is on", shown)
-        self.assertIn(f"{AUDIO} is bound to no driver", shown)
-
     def test_no_module(self) -> None:
         host = self.host()
         (host.roots.sysfs / "bus/pci/drivers/vfio-pci").rmdir()

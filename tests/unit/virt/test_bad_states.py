@@ -10,7 +10,6 @@ import shutil
 from unittest import mock
 
 import fixtures
-from nova import exception as nova_exception
 from oslo_messaging import exceptions as messaging_exceptions
 from oslotest import base
 
@@ -155,15 +154,3 @@ class FormerReleaseTest(ComputeTestCase):
         fault = Unavailable("Xid 79", "replace it", Source.XID)
         self.gpus.releases.quarantine_fault(self.card, fault, None)
         self.assertEqual("Xid 79", quarantine.load(self.folder)[self.card.address].reason)
-
-
-class SecondServiceTest(ComputeTestCase):
-    def test_another_gives_the_same_cards(self) -> None:
-        """By whatever name and state path"""
-        with mock.patch("nova_gpu.host.service_socket.claim", return_value=4711):
-            said = self.assertRaises(nova_exception.InvalidConfiguration, self.compute.restart)
-        self.assertIn("another nova-compute (4711) already gives", str(said))
-        with mock.patch("nova_gpu.host.service_socket.claim", side_effect=OSError("no /proc")):
-            said = self.assertRaises(nova_exception.InvalidConfiguration, self.compute.restart)
-        self.assertIn("cannot tell whether another nova-compute", str(said))
-        self.compute.restart()

@@ -8,7 +8,8 @@ import fixtures
 
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu import vgpu as values
-from nova_gpu.host.vgpu import division, mdev, sriov
+from nova_gpu.host import child
+from nova_gpu.host.vgpu import division, gim, mdev, sriov
 from tests.fixtures import hosts, pci, vgpu
 from tests.fixtures.bases.host import HostTestCase
 
@@ -79,6 +80,35 @@ class TestDivided(HostTestCase):
                     {t.id: (t.name, t.memory_mib, t.per_card) for t in cards[ONE].types.values()},
                 )
                 self.assertEqual(["vf-of-4-4096mib", "vf"], [*cards[TWO].types])
+
+    def test_partition_modes(self) -> None:
+        """Of AMD's cards: named where they do not follow from the number of functions"""
+        expected = {}
+        for bus, (number, compute, memory, name) in enumerate(
+            (
+                (1, "SPX", "NPS1", "vf-of-1"),
+                (1, "CPX", "NPS4", "vf-of-1-cpx-nps4"),
+                (2, "DPX", "NPS1", "vf-of-2"),
+                (8, "CPX", "NPS1", "vf-of-8"),
+                (8, "CPX", "NPS4", "vf-of-8-cpx-nps4"),
+                (4, "failed to get current sp mode", "UNKNOWN", "vf-of-4"),
+            )
+        ):
+            address = f"0000:{bus:02x}:00.0"
+            self.host.add_gpu(address, "1002", "74a1", class_code=0x120000, totalvfs=8)
+            vgpu.add_functions(self.host, address, number)
+            vgpu.set_partition(self.host, address, compute, memory)
+            expected[address] = name
+        cards = [gpu.address for gpu in self.host.gpus()]
+        modes = gim.modes(cards, self.host.roots, 30)
+        found = division.divided(self.host.gpus(), self.host.roots, modes=modes)
+        names = {str(a): next(t.name for t in card.types.values()) for a, card in found.items()}
+        self.assertEqual(expected, names)
+        self.assertEqual(
+            {*expected.values()}, {next(iter(card.types)) for card in found.values()}, "the ids"
+        )
+        self.host.remove(str(cards[0]))
+        self.assertRaises(child.Failed, gim.modes, cards, self.host.roots, 30)
 
     def test_a_plain_function_that_cannot_be_read(self) -> None:
         """The types of the product's other cards keep their names."""

@@ -45,10 +45,6 @@ class HypervisorTest(SurveyTestCase):
         self.host.add_gpu(CARD, "10de", "25b6", companions=[pci.AUDIO])
         self.config(group="libvirt", uid_maps=["0:1:1"], gid_maps=["0:1:1"])
 
-    def remove(self) -> None:
-        for address in filter(self.host.has, (CARD, CARD.replace(".0", ".1"))):
-            self.host.remove(address)
-
     def test_what_the_host_has_against_it_whole(self) -> None:
         for virt_type in ("lxc", "kvm", "qemu"):
             self.assertIsNone(self.obstacle(virt_type), virt_type)
@@ -57,19 +53,6 @@ class HypervisorTest(SurveyTestCase):
         self.host.add_device("0000:3c:00.0", "8086", "10d3", class_code=0x020000, iommu_group=group)
         self.assertIn("0000:3c:00.0", self.obstacle("kvm") or "")
         self.assertIsNone(self.obstacle("lxc"))
-
-    def test_the_display_the_host_booted_on(self) -> None:
-        """It is found and not offered, with a reason. LXC guests have it where it is named."""
-        self.remove()
-        self.host.add_gpu(CARD, "10de", "25b6", class_code=pci.VGA, boot_vga=True)
-        for virt_type in ("kvm", "lxc"):
-            self.assertIn("booted on", self.obstacle(virt_type) or "")
-        self.config(group="gpu", addresses=[CARD])
-        self.assertIn("booted on", self.obstacle("kvm") or "")
-        self.assertIsNone(self.obstacle("lxc"))
-        self.config(group="gpu", addresses=[])
-        self.host.bind(CARD, "vfio-pci")
-        self.assertIsNone(self.obstacle("kvm"))
 
     def test_nvml_only_where_the_host_keeps_its_cards(self) -> None:
         self.config(group="gpu", nvml=True)

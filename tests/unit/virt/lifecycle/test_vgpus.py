@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import threading
 from collections.abc import Collection, Mapping
 
@@ -22,7 +23,7 @@ from nova_gpu.virt.delivery.delivery import Grant
 from nova_gpu.virt.health import failed_starts
 from nova_gpu.virt.lifecycle import vgpus
 from tests.fixtures import nvml, pci, vgpu
-from tests.fixtures.bases.vgpus import MINE, ONE, OTHERS, PROFILED, TWO, WHOLE, VGPUsTestCase
+from tests.fixtures.bases.vgpus import CARD, MINE, ONE, OTHERS, PROFILED, TWO, WHOLE, VGPUsTestCase
 
 
 class MadeAndRemovedTest(VGPUsTestCase):
@@ -140,6 +141,18 @@ class DivideCommandTest(VGPUsTestCase):
         pci.write(self.host.roots.proc / "sys/kernel/random/boot_id", "another\n")
         self.compute.restart()
         self.assertEqual([PROFILED] * 4, self.done.read_text().split())
+        ignored = "[gpu]divide_command runs for no card of this host"
+        self.assertNotIn(ignored, self.log.output)
+        self.config.config(group="gpu", virtual_functions=[f"{CARD}=1", "8086:56c0=1"])
+        self.compute.restart()
+        self.assertNotIn(ignored, self.log.output, "the first is a card of NVIDIA's")
+        self.config.config(group="gpu", virtual_functions=["8086:56c0=1"])
+        self.compute.restart()
+        self.assertEqual(1, self.log.output.count(ignored))
+        self.config.config(group="gpu", mig_profile=["10de:26b9=1g.24gb"])
+        self.config.config(group="libvirt", virt_type="lxc", uid_maps=["0:1:1"], gid_maps=["0:1:1"])
+        self.compute.restart()
+        self.assertEqual(2, self.log.output.count(ignored), "a host of containers")
 
 
 class PreparedTest(VGPUsTestCase):
@@ -232,6 +245,54 @@ class PreparedTest(VGPUsTestCase):
             self.assertIn(said, self.reason())
             card = self.vgpus.cards.look.cards.get(PciAddress.parse(PROFILED))
             self.assertFalse(card and not card.reasons, said)
+
+
+class RestoredTest(VGPUsTestCase):
+    """A card in MIG mode with three GPU instances; a guest has a vGPU in the first"""
+
+    def prepare(self) -> None:
+        self.host.add_gpu(PROFILED, "10de", "26b9", totalvfs=2, driver="nvidia", minor=0)
+        self.free, used = vgpu.add_functions(self.host, PROFILED, 2)
+        vgpu.set_profiles(self.host, self.free, vgpu.L40S)
+        vgpu.set_profiles(self.host, used, {}, current=1155)
+        pci.write(self.host.path(used) / "nvidia/gpu_instance_id", "1\n")
+        self.done = self.host.root / "done"
+        self.library = self.useFixture(nvml.Library())
+        self.config = self.useFixture(config_fixture.Config(CONF)).config
+        self.config(
+            group="gpu", virtual_functions=["10de:26b9=2"], mig_profile=["10de:26b9=1g.24gb"]
+        )
+
+    def made(self, *lacking: int, **answers: str) -> list[str]:
+        """What is made when the next guest starts, and these have no compute instance"""
+        self.done.write_text("")
+        self.host.set_mig(PROFILED, [(number, 0) for number in (1, 2, 3)])
+        for number in lacking:
+            folder = self.host.roots.proc / "driver/nvidia/capabilities/gpu0/mig"
+            shutil.rmtree(folder / f"gi{number}/ci0")
+        none = {f"computes.{number}": "0" for number in lacking}
+        card = nvml.Card(PROFILED, "NVIDIA RTX PRO 6000", 10, 97887, "12.0")
+        lines = {"compute.0": "0 1", "computes.2": "1", "computes.3": "1"} | none | answers
+        self.library.say(card, done=str(self.done), **lines)
+        slot = Slot.parse(f"{self.free}/nvidia-1155/0")
+        try:
+            self.vgpus.make(MINE, [slot])
+        finally:
+            self.vgpus.release([slot], self.clean, MINE)
+        return self.done.read_text().splitlines()
+
+    def test_compute_instances_that_guests_deleted(self) -> None:
+        """They are made again, but for that of a guest that runs, or no guest starts."""
+        self.assertEqual([], self.made())
+        self.assertEqual([], self.made(1))
+        self.assertEqual(["compute instance 0"] * 2, self.made(1, 2, 3))
+        self.assertIn(f"Made 2 compute instances of GPU {PROFILED} again", self.log.output)
+        for _ in range(3):
+            with self.assertRaisesRegex(exception.DeviceUnavailable, "of its GPU instance 2, and"):
+                self.made(2, compute_room="0")
+        self.assertEqual([], self.made(), "the function is not at fault")
+        self.config(group="gpu", mig_profile=["10de:2335=1g.18gb"])
+        self.assertEqual([], self.made(2), "the operator's")
 
 
 class FailedStartsTest(VGPUsTestCase):
