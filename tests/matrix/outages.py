@@ -94,7 +94,7 @@ class Calls(fixtures.Fixture):
         self.dead: set[str] = set()
         self.held: list[tuple[str, Any]] = []
         self._way = Way.COUNT
-        self._target = ""
+        self._targets = [""]
         self.is_hit = False
         self._is_counting = False
         self._lock = threading.Lock()
@@ -132,11 +132,12 @@ class Calls(fixtures.Fixture):
     ) -> Iterator[None]:
         """The operation: its *call* goes the *way*.
 
+        :param call: its name, or those of several, joined by ``+``
         :param folder: system calls on what is below it are calls, too, named ``file``
         """
         self.made.clear()
         self.is_hit = False
-        self._way, self._target, self._is_counting = way, call, True
+        self._way, self._targets, self._is_counting = way, call.split("+"), True
         name, _, number = call.partition(".")
         try:
             if folder is None:
@@ -247,7 +248,7 @@ class Calls(fixtures.Fixture):
                 return None
             number = 1 + sum(name == made.name for made in self.made)
             self.made.append(Call(boundary, name, threads.host() is not None))
-            if _numbered(name, number) != self._target:
+            if _numbered(name, number) not in self._targets:
                 return None
             self.is_hit = True
             return self._way
