@@ -83,7 +83,8 @@ class Report:
         twin = self._twins.get(plans.twin(found.walk) or found.walk)
         kinds = {each.kind for each in twin.differences} if twin else set()
         yield from (each for each in found.differences if each.kind not in kinds)
-        yield from found.changed
+        changed = {each.text for each in twin.changed} if twin else set()
+        yield from (each for each in found.changed if each.text not in changed)
         if twin is None or twin.is_hit != found.is_hit or twin.error or found.error:
             return
         is_refused = found.is_refused and not found.status.startswith("ERROR")
