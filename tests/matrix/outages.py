@@ -83,7 +83,7 @@ class Died(BaseException):
 class Calls(fixtures.Fixture):
     """The calls of the operation that goes on. To be used before the services start.
 
-    ``made``: all calls of the last operation; ``is_hit``: whether the one that is meant was among
+    ``made``: all calls of the last operation; ``is_hit``: whether those that are meant were among
     them; ``dead``: the hosts whose nova-compute has died in it; ``held``: messages that came for
     these since.
     """
@@ -250,7 +250,8 @@ class Calls(fixtures.Fixture):
             self.made.append(Call(boundary, name, threads.host() is not None))
             if _numbered(name, number) not in self._targets:
                 return None
-            self.is_hit = True
+            names = {text for text, _ in numbered(self.made)}
+            self.is_hit = names.issuperset(self._targets)
             return self._way
 
     # Death
