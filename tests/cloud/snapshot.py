@@ -613,7 +613,8 @@ def published(
     The latter are what a claim takes from (``ResourceTracker._claim_resources``).
     """
     devices, free = dict[str, frozenset[str]](), dict[str, frozenset[str]]()
-    for uuid in tracker.provider_tree.get_provider_uuids():
+    # After a start whose first look at Placement failed there is none until the next period.
+    for uuid in tracker.provider_tree.get_provider_uuids() if tracker.provider_tree else ():
         for resource_class, found in tracker.provider_tree.data(uuid).resources.items():
             if resource_class in _DEVICE_CLASSES:
                 left = found - tracker.assigned_resources[uuid][resource_class]

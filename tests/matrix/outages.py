@@ -83,7 +83,7 @@ class Died(BaseException):
 class Calls(fixtures.Fixture):
     """The calls of the operation that goes on. To be used before the services start.
 
-    ``made``: all calls of the last operation; ``is_hit``: whether the one that is meant was among
+    ``made``: all calls of the last operation; ``is_hit``: whether those that are meant were among
     them; ``dead``: the hosts whose nova-compute has died in it; ``held``: messages that came for
     these since.
     """
@@ -94,7 +94,7 @@ class Calls(fixtures.Fixture):
         self.dead: set[str] = set()
         self.held: list[tuple[str, Any]] = []
         self._way = Way.COUNT
-        self._target = ""
+        self._targets = [""]
         self.is_hit = False
         self._is_counting = False
         self._lock = threading.Lock()
@@ -132,11 +132,12 @@ class Calls(fixtures.Fixture):
     ) -> Iterator[None]:
         """The operation: its *call* goes the *way*.
 
+        :param call: its name, or those of several, joined by ``+``
         :param folder: system calls on what is below it are calls, too, named ``file``
         """
         self.made.clear()
         self.is_hit = False
-        self._way, self._target, self._is_counting = way, call, True
+        self._way, self._targets, self._is_counting = way, call.split("+"), True
         name, _, number = call.partition(".")
         try:
             if folder is None:
@@ -247,9 +248,10 @@ class Calls(fixtures.Fixture):
                 return None
             number = 1 + sum(name == made.name for made in self.made)
             self.made.append(Call(boundary, name, threads.host() is not None))
-            if _numbered(name, number) != self._target:
+            if _numbered(name, number) not in self._targets:
                 return None
-            self.is_hit = True
+            names = {text for text, _ in numbered(self.made)}
+            self.is_hit = names.issuperset(self._targets)
             return self._way
 
     # Death

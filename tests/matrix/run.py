@@ -9,7 +9,7 @@ import itertools
 import pathlib
 import random
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import yaml
 
@@ -30,7 +30,7 @@ _CALM = 4
 
 
 def main(arguments: argparse.Namespace, seed: int) -> int:
-    own = report.Report(STREAM, seed)
+    own = report.Report(STREAM, seed, _recorded())
     own.say(f"seed {seed}")
     started = time.monotonic()
     kinds = list(arguments.kind or axes.ALL_KINDS)
@@ -80,13 +80,16 @@ def _chosen(arguments: argparse.Namespace, rng: random.Random, kind: str) -> Ite
 
 def _sample(rng: random.Random, kind: str) -> Iterator[walks.Walk]:
     """Yield what is recorded, and then pairs of values with a call that goes wrong now and then."""
-    recorded: Iterable[str] = yaml.safe_load(_RECORDED.read_text())
-    yield from (walk for walk in map(walks.Walk.parse, recorded) if walk.setup.kind == kind)
+    yield from (walk for walk in _recorded() if walk.setup.kind == kind)
     going_wrong = plans.calls(rng, [kind], most=1)
     for number, walk in enumerate(plans.pairs(rng, [kind])):
         yield walk
         if number % _CALM == 0:
             yield from itertools.islice(going_wrong, 1)
+
+
+def _recorded() -> Sequence[walks.Walk]:
+    return [walks.Walk.parse(text) for text in yaml.safe_load(_RECORDED.read_text())]
 
 
 def _let_tenants_act(

@@ -38,7 +38,7 @@ class Outage:
     """What becomes of one call to the outside.
 
     ``way``: one of those of :mod:`outages`. ``call``: its name, and which of those of that name
-    it is, as ``PUT-allocations.2``.
+    it is, as ``PUT-allocations.2``; several are joined by ``+``.
     """
 
     way: str
