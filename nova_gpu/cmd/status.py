@@ -22,13 +22,13 @@ from nova.virt.libvirt import utils as libvirt_utils
 from oslo_config import cfg
 from oslo_upgradecheck import upgradecheck
 
-from nova_gpu.cmd import card_facts, checks, options, output, way_back
+from nova_gpu.cmd import card_facts, checks, options, output, reports, way_back
 from nova_gpu.cmd.checks import Code, Result, listed, warning
 from nova_gpu.conf import CONF
-from nova_gpu.core import exception, names, release
+from nova_gpu.conf.scheduling import NEVER
+from nova_gpu.core import exception
 from nova_gpu.core.flavor import request, validation
 from nova_gpu.core.guest import machine_types
-from nova_gpu.core.scheduling import stats
 from nova_gpu.host.container import guest_processes
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import signatures
@@ -62,32 +62,6 @@ def _uncounted_flavors() -> list[str]:
                 words = " ".join(f"resources:{key}={count}" for key, count in missing.items())
                 lines.append(f"{flavor.name} lacks {words}")
     return lines
-
-
-def _hosts_of_another_version() -> list[str]:
-    """Return a line for each host whose report of its GPUs is of another release than this one.
-
-    nova-scheduler finds fewer facts in a report of an older version of the format, and cannot read
-    a newer one.
-    """
-    hosts = []
-    for context in checks.in_cells():
-        for node in objects.ComputeNodeList.get_all(context):
-            text = (node.stats or {}).get(names.STATS)
-            if text is not None and (reason := _differs(text)):
-                hosts.append(f"{node.hypervisor_hostname}: {reason}")
-    return sorted(hosts)
-
-
-def _differs(text: str) -> str | None:
-    try:
-        version, theirs = stats.version(text), stats.loads(text).release
-    except exception.InvalidStats as error:
-        return str(error)
-    if version != stats.VERSION:
-        return f"version {version} of the report, not {stats.VERSION}"
-    own = release.running()
-    return None if theirs == own else f"{theirs or 'an older release'}, not {own}"
 
 
 class Checks(checks.Checks):
@@ -169,9 +143,31 @@ class Checks(checks.Checks):
     def _check_hosts(self) -> upgradecheck.Result:
         """controllers: hosts with an older or newer nova-gpu, by their reports"""
         return self.asked(
-            _hosts_of_another_version,
+            reports.other_releases,
             "These hosts run another release of nova-gpu than this one; install the same on all, "
             "and restart nova-compute (it reports again within a minute):",
+        )
+
+    def _check_candidates(self) -> upgradecheck.Result:
+        """controllers: flavors with more candidates than ``[scheduler]max_placement_results``"""
+        return self.asked(
+            reports.crowded_flavors,
+            "With all GPUs free these flavors have more allocation candidates than "
+            f"[scheduler]max_placement_results = {CONF.scheduler.max_placement_results}, so that "
+            "Placement leaves hosts out. Name a vgpu_type in them, raise the option, or set "
+            "[placement]allocation_candidates_generation_strategy = breadth-first in Placement:",
+        )
+
+    def _check_stranded(self) -> upgradecheck.Result:
+        """controllers: hosts with free GPUs, but no CPU or memory left for any flavor with GPUs"""
+        if CONF.gpu.cpu_only_instances == NEVER:
+            return Result(Code.SUCCESS)
+        return self.asked(
+            reports.stranded_gpus,
+            "GPUs of these hosts are free, but what is left of CPU and memory suffices for no "
+            "flavor with GPUs. Set [gpu]reserved_vcpus_per_free_gpu and "
+            "reserved_memory_mib_per_free_gpu there, for which instances without GPUs then leave "
+            "room:",
         )
 
     def _check_counted(self) -> upgradecheck.Result:
@@ -246,6 +242,8 @@ class Checks(checks.Checks):
         ("Nova's weighers are kept", _check_weighers),
         ("Flavors are right", _check_flavors),
         ("Nova counts flavors", _check_counted),
+        ("Placement names all hosts", _check_candidates),
+        ("Free GPUs can be used", _check_stranded),
         ("Hosts are of one version", _check_hosts),
     )
 
