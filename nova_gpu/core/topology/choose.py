@@ -7,9 +7,9 @@ first: the number of islands that the set touches, and the number of GPUs that r
 islands. So an instance is on as few islands as possible, and takes the smallest ones that it fits,
 which leaves the large ones whole for larger instances.
 
-If the GPUs must be near another device (:class:`Beside`), the distance precedes all of these: how
-many GPUs of the set are not on the device's NUMA node, then not on its root, then not behind its
-switch.
+If the GPUs must be near the guest's cells or near another device (:class:`Beside`), the distance
+precedes all of these: how many GPUs of the set are not on the node of a cell; and how many are not
+on the device's NUMA node, then not on its root, then not behind its switch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from typing import Generic, TypeVar
 
 from nova_gpu.core.flavor.placement_policy import Arrangement, Topology, TopologyPolicy
 from nova_gpu.core.model import GPU, PciAddress
-from nova_gpu.core.topology import nearness, topology
+from nova_gpu.core.topology import affinity, nearness, topology
+from nova_gpu.core.topology.affinity import Affinity
 from nova_gpu.core.topology.nearness import Neighbour
 from nova_gpu.core.topology.topology import Cells, Place
 
@@ -39,51 +40,66 @@ _T = TypeVar("_T", PciAddress, int)
 _Table = list[tuple[Cost, tuple[_T, ...]]]
 
 
+# The distances from a device, for each of those from the cells: the cells come first.
+_STEPS = nearness.FAR + 1
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Beside(Generic[_T]):
-    """The requirement ``gpu:near``, from which numbers follow that precede those of a cost.
+    """The places that an instance's GPUs must be near: its cells, and devices by ``gpu:near``.
 
-    The numbers are: on how many islands of the level ``within`` a set of GPUs is, or 0 if
-    ``within`` is ``None``; and how many of its GPUs are not on the NUMA node, not on the root, and
-    not behind the switch of the device that they must be near.
+    The numbers that follow from it precede those of a cost: on how many islands of the level
+    ``within`` a set of GPUs is, or 0 if ``within`` is ``None``; and then for each distance, from
+    the farthest to 1, how many of the GPUs are at least so far away. So a set has as many near
+    GPUs as there are.
 
-    ``distance`` is the distance of each free GPU from the device, from 0 to
-    :data:`nova_gpu.core.topology.nearness.FAR`. ``within`` is the level of the topology that the
-    flavor requires, ``None`` if it requires none.
+    ``distance`` is the distance of each free GPU from the cells, and among equal ones from the
+    device. ``within`` is the level of the topology that the flavor requires, ``None`` if it
+    requires none.
     """
 
     distance: Mapping[_T, int]
     within: int | None = None
+    farthest: int = nearness.FAR
 
     def cost(self, members: Collection[_T]) -> Cost:
         """Return the numbers for *members* by their distance, with 0 islands."""
         distances: list[int] = [self.distance[member] for member in members]
         return (
             0,
-            *(sum(distance >= n for distance in distances) for n in range(nearness.FAR, 0, -1)),
+            *(sum(distance >= n for distance in distances) for n in range(self.farthest, 0, -1)),
         )
 
     def of_islands(self, level: int, touched: int) -> Cost:
         """Return the numbers for a set on *touched* islands of *level*, without distances."""
-        return (touched if level == self.within else 0, *[0] * nearness.FAR)
+        return (touched if level == self.within else 0, *[0] * self.farthest)
 
 
 def beside(
-    arrangement: Arrangement, gpus: Iterable[GPU], neighbours: Iterable[Neighbour]
+    arrangement: Arrangement,
+    gpus: Iterable[GPU],
+    neighbours: Iterable[Neighbour],
+    cells: Affinity | None = None,
 ) -> Beside[PciAddress] | None:
-    """Return the requirement ``gpu:near`` of a flavor.
+    """Return what the GPUs of an instance must be near, ``None`` if they may be anywhere.
 
-    Return ``None`` if the flavor has none, or the instance has no device that it names.
-
+    :param arrangement: that of its flavor, with ``gpu:near``
     :param neighbours: the devices that the instance has by Nova's own passthrough
+    :param cells: the affinity to its cells, ``None`` if it has none
     """
     wanted = nearness.wanted(arrangement.near, neighbours)
-    if not wanted:
+    if not (wanted or cells):
         return None
+
+    def distance(gpu: GPU) -> int:
+        from_device = nearness.distance(gpu, wanted) if wanted else 0
+        return _STEPS * (cells.distance(gpu.numa_node) if cells else 0) + from_device
+
     required = arrangement.policy is TopologyPolicy.REQUIRED
     return Beside(
-        {gpu.address: nearness.distance(gpu, wanted) for gpu in gpus},
+        {gpu.address: distance(gpu) for gpu in gpus},
         LEVELS.get(arrangement.topology) if required else None,
+        _STEPS * affinity.FORBIDDEN + nearness.FAR if cells else nearness.FAR,
     )
 
 

@@ -7,6 +7,7 @@ import unittest
 from nova_gpu.core.flavor.placement_policy import Arrangement, Near, Topology, TopologyPolicy
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.topology import choose, nearness, topology
+from nova_gpu.core.topology.affinity import Affinity, Policy
 from nova_gpu.core.topology.nearness import Neighbour
 from tests.fixtures import brute_force, cards
 from tests.fixtures.bases import fuzz
@@ -159,7 +160,8 @@ class BruteForceTest(unittest.TestCase):
             arrangement = Arrangement(stated, draw.choice(list(TopologyPolicy)), near=Near.NIC)
             free = _some(draw, gpus)
             places = topology.places(free)
-            beside = choose.beside(arrangement, free, neighbours)
+            cells = Affinity(draw.choice(list(Policy)), frozenset({draw.randrange(2)}))
+            beside = choose.beside(arrangement, free, neighbours, draw.choice([cells, None]))
             assert beside is not None
             insists = arrangement.policy is TopologyPolicy.REQUIRED
             self.assertEqual(insists and stated is not Topology.ANY, beside.within is not None)
