@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import prettytable
@@ -71,8 +72,9 @@ def run(command: Any, _: list[str]) -> int:
     """Run ``nova-gpu list``: print all cards of this host; return 0."""
     host = this_host.discover()
     rows = read(host)
-    held, unknown = holders.read(host, [card.gpu for card in rows]) if rows else ({}, None)
-    descriptions = [described(card, held, unknown) for card in rows]
+    gpus = [card.gpu for card in rows]
+    held, cells, unknown = holders.read(host, gpus) if rows else ({}, {}, None)
+    descriptions = [described(card, held, unknown, cells) for card in rows]
     if command.format == Format.JSON:
         print_json(descriptions)
     else:
@@ -126,20 +128,26 @@ def _dirty(host: discovery.Discovery, gpus: Sequence[GPU]) -> dict[PciAddress, s
 
 
 def described(
-    card: Card, held: Mapping[PciAddress, tuple[str, ...]], unknown: str | None
+    card: Card,
+    held: Mapping[PciAddress, tuple[str, ...]],
+    unknown: str | None,
+    cells: holders.Cells = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Return one card as values for JSON; unknown values are ``None``.
 
     :param held: the uuids of the instances that have each card
     :param unknown: why *held* is unknown, or ``None``
+    :param cells: the NUMA nodes of each guest's cells
     """
+    uuids = held.get(card.gpu.address, ())
     reason = card.why_not(held, unknown)
     return {
         **card_facts.facts(card.gpu),
         "offered": reason is None,
         "reason": reason,
         "vgpus": None if card.parts is None else describe_vgpus(card.parts),
-        "instances": None if unknown else list(held.get(card.gpu.address, ())),
+        "instances": None if unknown else list(uuids),
+        "cells": {uuid: list(cells[uuid]) for uuid in uuids if uuid in cells},
     }
 
 
@@ -151,6 +159,8 @@ def table(cards: Sequence[dict[str, Any]], unknown: str | None = None) -> str:
     shown = prettytable.PrettyTable([title for title, _ in _COLUMNS], align="l")
     for card in cards:
         row = card | ({"offered": "in parts"} if card["offered"] and card["vgpus"] else {})
+        if card["instances"]:
+            row["instances"] = [holders.told(uuid, card["cells"]) for uuid in card["instances"]]
         shown.add_row([_cell(key, row[key]) for _, key in _COLUMNS])
     lines = [shown.get_string()]
     for card in cards:

@@ -73,6 +73,10 @@ GAUGES = {
         "How many running guests can open the card, or a part of it, although it is not theirs.",
         ("address",),
     ),
+    "nova_gpu_remote": (
+        "How many running guests have the card and cells on other NUMA nodes only.",
+        ("address",),
+    ),
     "nova_gpu_instance": (
         "A guest that has the card in its domain, as a label with its uuid. Always 1.",
         ("address", "instance"),
@@ -218,6 +222,10 @@ class Metrics(Collector):
             yield _gauge("nova_gpu_shared", _guests(listed_cards, shared))
             reached = {uuid: item.reached for uuid, item in named.items()}
             yield _gauge("nova_gpu_reached", _guests(listed_cards, device.users(reached)))
+            far = holders.remote((card.gpu for card in listed_cards), named)
+            addresses = [card.gpu.address for card in listed_cards]
+            counts = [((str(address),), len(far.get(address, ()))) for address in addresses]
+            yield _gauge("nova_gpu_remote", counts)
         if not self._looked.delivery.shares_driver:
             yield from self._separated(card.gpu.address for card in listed_cards)
         yield from self._used(listed_cards)

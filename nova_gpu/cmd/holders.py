@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from nova_gpu.cmd import this_host, waiting
 from nova_gpu.core import device, exception
@@ -17,16 +17,45 @@ from nova_gpu.virt.usage.domains import Named
 # The time that an operator waits for a libvirt that does not answer.
 _DEADLINE_S = 10.0
 
+# The NUMA nodes of the host that a running guest's cells are on, by the guest's uuid
+Cells = Mapping[str, Collection[int]]
+
 
 def read(
     host: discovery.Discovery, gpus: Iterable[GPU]
-) -> tuple[Mapping[PciAddress, tuple[str, ...]], str | None]:
+) -> tuple[Mapping[PciAddress, tuple[str, ...]], Cells, str | None]:
     """Return the uuids of the domains, running or not, that have each card, by card.
 
-    The second value is why the domains are unknown, ``None`` if libvirt answered.
+    The second value has the cells of those with cells, the third is why the domains are unknown,
+    ``None`` if libvirt answered.
     """
     named, unknown = by_domain(host, gpus, (), _DEADLINE_S)
-    return by_card(named), unknown
+    return by_card(named), cells(named), unknown
+
+
+def cells(named: Mapping[str, Named]) -> Cells:
+    return {uuid: sorted(has.cells) for uuid, has in named.items() if has.cells}
+
+
+def told(uuid: str, cells: Cells) -> str:
+    """Return the text for the domain *uuid* next to its card, with the nodes of its cells."""
+    if not (nodes := cells.get(uuid)):
+        return uuid
+    return f"{uuid}, cells on NUMA {', '.join(map(str, nodes))}"
+
+
+def remote(gpus: Iterable[GPU], named: Mapping[str, Named]) -> Mapping[PciAddress, tuple[str, ...]]:
+    """Return the uuids of the running guests with cells on other nodes than a card of theirs only.
+
+    They are by card. A card whose NUMA node is unknown counts as near.
+    """
+    node = {gpu.address: gpu.numa_node for gpu in gpus}
+    guests: dict[PciAddress, tuple[str, ...]] = {}
+    for uuid, has in sorted(named.items()):
+        for card in set(map(device.function, has.own)) if has.cells else ():
+            if node.get(card) is not None and node[card] not in has.cells:
+                guests[card] = (*guests.get(card, ()), uuid)
+    return guests
 
 
 def by_domain(

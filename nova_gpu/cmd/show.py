@@ -34,8 +34,8 @@ def main(host: discovery.Discovery, text: str, *, as_json: bool) -> int:
             file=sys.stderr,
         )
         return 1
-    held, unknown = holders.read(host, [card.gpu for card in listed_cards])
-    described = cards.described(card, held, unknown)
+    held, cells, unknown = holders.read(host, [card.gpu for card in listed_cards])
+    described = cards.described(card, held, unknown, cells)
     described["functions"] = {
         str(function): _driver(function, host) for function in card.gpu.functions
     }
@@ -55,9 +55,13 @@ def _driver(function: PciAddress, host: discovery.Discovery) -> str | None:
 
 def table(described: dict[str, Any], unknown: str | None) -> str:
     """Return a table of a card's facts, as :func:`nova_gpu.cmd.cards.described` returns them."""
+    uuids = described["instances"]
+    if uuids:
+        texts = [holders.told(uuid, described["cells"]) for uuid in uuids]
+        described = described | {"instances": texts}
     shown = prettytable.PrettyTable(["Field", "Value"], align="l", header=False)
     for key, value in described.items():
-        if key not in ("companions", "driver"):  # functions has both
+        if key not in ("companions", "driver", "cells"):  # other rows have them
             shown.add_row([key, _cell(key, value, unknown)])
     return str(shown.get_string())
 

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import math
 import platform
 import sys
 import traceback
-from collections.abc import Iterator
 from typing import Any
 
 import nova.virt
@@ -20,19 +18,17 @@ from nova import context as nova_context
 from nova import exception as nova_exception
 from nova import objects
 from nova.limit import utils as limit_utils
-from nova.virt import hardware
 from nova.virt.libvirt import utils as libvirt_utils
 from oslo_config import cfg
 from oslo_upgradecheck import upgradecheck
 
-from nova_gpu.cmd import card_facts, checks, options, output, way_back
+from nova_gpu.cmd import card_facts, checks, options, output, reports, way_back
 from nova_gpu.cmd.checks import Code, Result, listed, warning
 from nova_gpu.conf import CONF
-from nova_gpu.core import exception, names, release
+from nova_gpu.conf.scheduling import NEVER
+from nova_gpu.core import exception
 from nova_gpu.core.flavor import request, validation
 from nova_gpu.core.guest import machine_types
-from nova_gpu.core.scheduling import stats
-from nova_gpu.core.topology import affinity
 from nova_gpu.host.container import guest_processes
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import signatures
@@ -66,64 +62,6 @@ def _uncounted_flavors() -> list[str]:
                 words = " ".join(f"resources:{key}={count}" for key, count in missing.items())
                 lines.append(f"{flavor.name} lacks {words}")
     return lines
-
-
-def _flavors_on_too_few_nodes() -> list[str]:
-    """Return a line for each flavor that asks for more GPUs than its NUMA cells can be near.
-
-    They are compared with the most GPUs that a host reports on one NUMA node. Where no two are on
-    one, the nodes may be unknown, and the policy ``legacy`` allows all GPUs of such a host.
-    """
-    groups = [group for report in _reports() for group in report.host.groups]
-    most = max((g.islands.numa if g.islands.numa > 1 else g.total for g in groups), default=0)
-    image, lines = objects.ImageMeta.from_dict({}), []
-    for flavor in objects.FlavorList.get_all(nova_context.get_admin_context()) if most else ():
-        # What cannot be parsed is among its mistakes, or Nova's API refuses it.
-        with contextlib.suppress(exception.InvalidExtraSpec, nova_exception.NovaException):
-            whole = request.of(flavor.extra_specs).whole
-            topology = hardware.numa_get_constraints(flavor, image)
-            stated = hardware.get_pci_numa_policy_constraint(flavor, image)
-            policy = affinity.policy(stated, CONF.gpu.pci_numa_affinity_policy)
-            is_strict = policy in (affinity.Policy.LEGACY, affinity.Policy.REQUIRED)
-            if whole and topology and is_strict and whole.count > most * len(topology):
-                needed = math.ceil(whole.count / most)
-                lines.append(f"{flavor.name} with {whole.count} GPUs: hw:numa_nodes={needed}")
-    return lines
-
-
-def _reports() -> Iterator[stats.Report]:
-    """Yield the reports of all hosts that this release can read."""
-    for context in checks.in_cells():
-        for node in objects.ComputeNodeList.get_all(context):
-            with contextlib.suppress(exception.InvalidStats):
-                if text := (node.stats or {}).get(names.STATS):
-                    yield stats.loads(text)
-
-
-def _hosts_of_another_version() -> list[str]:
-    """Return a line for each host whose report of its GPUs is of another release than this one.
-
-    nova-scheduler finds fewer facts in a report of an older version of the format, and cannot read
-    a newer one.
-    """
-    hosts = []
-    for context in checks.in_cells():
-        for node in objects.ComputeNodeList.get_all(context):
-            text = (node.stats or {}).get(names.STATS)
-            if text is not None and (reason := _differs(text)):
-                hosts.append(f"{node.hypervisor_hostname}: {reason}")
-    return sorted(hosts)
-
-
-def _differs(text: str) -> str | None:
-    try:
-        version, theirs = stats.version(text), stats.loads(text).release
-    except exception.InvalidStats as error:
-        return str(error)
-    if version != stats.VERSION:
-        return f"version {version} of the report, not {stats.VERSION}"
-    own = release.running()
-    return None if theirs == own else f"{theirs or 'an older release'}, not {own}"
 
 
 class Checks(checks.Checks):
@@ -205,7 +143,7 @@ class Checks(checks.Checks):
     def _check_hosts(self) -> upgradecheck.Result:
         """controllers: hosts with an older or newer nova-gpu, by their reports"""
         return self.asked(
-            _hosts_of_another_version,
+            reports.other_releases,
             "These hosts run another release of nova-gpu than this one; install the same on all, "
             "and restart nova-compute (it reports again within a minute):",
         )
@@ -213,10 +151,32 @@ class Checks(checks.Checks):
     def _check_nodes(self) -> upgradecheck.Result:
         """controllers: flavors with more GPUs than the NUMA nodes of their cells have"""
         return self.asked(
-            _flavors_on_too_few_nodes,
+            reports.flavors_on_too_few_nodes,
             "New instances of these flavors are refused, because no host has so many GPUs on as "
             "many NUMA nodes as their guests have cells. Add what is named here, or "
             "hw:pci_numa_affinity_policy=preferred:",
+        )
+
+    def _check_candidates(self) -> upgradecheck.Result:
+        """controllers: flavors with more candidates than ``[scheduler]max_placement_results``"""
+        return self.asked(
+            reports.crowded_flavors,
+            "With all GPUs free these flavors have more allocation candidates than "
+            f"[scheduler]max_placement_results = {CONF.scheduler.max_placement_results}, so that "
+            "Placement leaves hosts out. Name a vgpu_type in them, raise the option, or set "
+            "[placement]allocation_candidates_generation_strategy = breadth-first in Placement:",
+        )
+
+    def _check_stranded(self) -> upgradecheck.Result:
+        """controllers: hosts with free GPUs, but no CPU or memory left for any flavor with GPUs"""
+        if CONF.gpu.cpu_only_instances == NEVER:
+            return Result(Code.SUCCESS)
+        return self.asked(
+            reports.stranded_gpus,
+            "GPUs of these hosts are free, but what is left of CPU and memory suffices for no "
+            "flavor with GPUs. Set [gpu]reserved_vcpus_per_free_gpu and "
+            "reserved_memory_mib_per_free_gpu there, for which instances without GPUs then leave "
+            "room:",
         )
 
     def _check_counted(self) -> upgradecheck.Result:
@@ -292,6 +252,8 @@ class Checks(checks.Checks):
         ("Flavors are right", _check_flavors),
         ("Pinned guests have near GPUs", _check_nodes),
         ("Nova counts flavors", _check_counted),
+        ("Placement names all hosts", _check_candidates),
+        ("Free GPUs can be used", _check_stranded),
         ("Hosts are of one version", _check_hosts),
     )
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from nova_gpu.cmd import board, card_facts, cards, holders, this_host
@@ -23,17 +24,20 @@ def main(host: discovery.Discovery, *, as_json: bool) -> int:
     """Print the PCI tree and the links of the cards; return 0, even without cards."""
     listed_cards = cards.read(host)
     gpus = [card.gpu for card in listed_cards]
-    held, unknown = holders.read(host, gpus) if listed_cards else ({}, None)
+    held, cells, unknown = holders.read(host, gpus) if listed_cards else ({}, {}, None)
     sets = host.ways.sets
     if as_json:
-        described = [cards.described(card, held, unknown) for card in listed_cards]
+        described = [cards.described(card, held, unknown, cells) for card in listed_cards]
         for card, gpu in zip(described, gpus, strict=True):
             card["module"], card["partitions"] = board.text().facts(sets, gpu.address)
         print_json(described)
     elif listed_cards:
         print(
             "\n".join(
-                [*picture(listed_cards, held, unknown), *board.text().table(sets, gpus, held)]
+                [
+                    *picture(listed_cards, held, unknown, cells),
+                    *board.text().table(sets, gpus, held),
+                ]
             )
         )
     else:
@@ -41,20 +45,25 @@ def main(host: discovery.Discovery, *, as_json: bool) -> int:
     return 0
 
 
-def picture(listed_cards: Sequence[Card], held: _Held, unknown: str | None) -> Iterator[str]:
+def picture(
+    listed_cards: Sequence[Card],
+    held: _Held,
+    unknown: str | None,
+    cells: holders.Cells = MappingProxyType({}),
+) -> Iterator[str]:
     """Yield the lines of the PCI tree with the cards, and of the table of paths between them."""
     gpus = [card.gpu for card in listed_cards]
-    whose = {card.gpu.address: _who(card, held, unknown) for card in listed_cards}
+    whose = {card.gpu.address: _who(card, held, unknown, cells) for card in listed_cards}
     yield from card_facts.tree(gpus, whose)
     if unknown:
         yield cards.not_known(unknown)
     yield from card_facts.matrix(gpus)
 
 
-def _who(card: Card, held: _Held, unknown: str | None) -> str:
+def _who(card: Card, held: _Held, unknown: str | None, cells: holders.Cells) -> str:
     reason = card.why_not(held, unknown)
     if uuids := held.get(card.gpu.address):
-        who = f"instance {', '.join(uuids)}"
+        who = f"instance {', '.join(holders.told(uuid, cells) for uuid in uuids)}"
         return f"{who}; {reason}" if reason else who
     if reason:
         return f"not offered: {reason}"

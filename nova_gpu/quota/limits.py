@@ -50,9 +50,15 @@ def refuse_over(
             by_name = {f"class:{name}": delta for name, delta in deltas.items()}
             limit.Enforcer(used).enforce(project_id, by_name)
     except limit_exception.ProjectOverLimit as over:
-        # A negative limit means unlimited, but some releases of oslo.limit enforce it.
-        exceeded = [info for info in over.over_limit_info_list if info.limit >= 0]
-        if exceeded and _is_enforced(over, service):
+        # A negative limit means unlimited, but some releases of oslo.limit enforce it. A limit that
+        # is not registered is 0 here, even where Nova does not enforce it.
+        exceeded = [
+            info
+            for info in over.over_limit_info_list
+            if info.limit >= 0
+            and _is_enforced(limit_exception.ProjectOverLimit(project_id, [info]), service)
+        ]
+        if exceeded:
             raise exception.QuotaExceeded(
                 "; ".join(map(_in_words, exceeded)), _remedy(exceeded, instances)
             ) from over

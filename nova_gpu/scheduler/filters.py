@@ -31,7 +31,13 @@ from nova_gpu.core.guest import machine_types
 from nova_gpu.core.printable import MOST_OF_A_LINE, printable
 from nova_gpu.core.scheduling import fit
 from nova_gpu.core.scheduling.stats import HostStats, Report
-from nova_gpu.scheduler import candidate_order, host_reports, multi_create, requested_gpus
+from nova_gpu.scheduler import (
+    candidate_order,
+    cells,
+    host_reports,
+    multi_create,
+    requested_gpus,
+)
 from nova_gpu.scheduler.request_filter import gpu_candidates_filter, gpu_request_filter, refusal
 from nova_gpu.scheduler.requested_gpus import Requested
 
@@ -69,8 +75,9 @@ class GPUFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):  # type: 
 
         :raises NoValidHost: if GPUs are free only on boards with NVSwitches, and not as a partition
             of the requested size; otherwise the claims would fail on one host after another,
-            without a reason for the user. For an instance without GPUs: if all hosts keep what
-            they have left for their GPUs
+            without a reason for the user. If no host can put the guest's cells and its GPUs on the
+            same NUMA nodes. For an instance without GPUs: if all hosts keep what they have left for
+            their GPUs
         """
         request = requested_gpus.from_spec(spec_obj)
         there = list(filter_obj_list)
@@ -82,6 +89,7 @@ class GPUFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):  # type: 
             return iter(able)
         hosts = in_its_own_order(passing, spec_obj)
         if hosts and not utils.request_is_rebuild(spec_obj) and (whole := request.flavor.whole):
+            hosts = _near_their_cells(spec_obj, whole, hosts)
             _require_partition(spec_obj, whole, hosts)
             # Nova calls no weigher for a single host.
             if len(hosts) <= candidate_order.TRIED:
@@ -125,6 +133,26 @@ class GPUFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):  # type: 
                 )
             )
         )
+
+
+def _near_their_cells(
+    spec: objects.RequestSpec, request: GPURequest, hosts: list[HostState]
+) -> list[HostState]:
+    """Return those of *hosts* that can put the guest's cells and its GPUs on the same NUMA nodes.
+
+    Refuse the request if none of them can, or none has enough GPUs free there.
+    """
+    wanted = cells.wanted(spec, request)
+    if wanted is None:
+        return hosts
+    able = [host for host in hosts if _passes(host, wanted.why_not(host))]
+    # Not for multi-create: after an error Nova would keep the claims of the earlier instances.
+    if multi_create.has(spec):
+        return able
+    if reason := wanted.shortage(able) if able else wanted.impossible(hosts):
+        refused = refusal(nova_context.get_admin_context(), spec, reason, request)
+        raise nova_exception.NoValidHost(reason=refused.format_message())
+    return able
 
 
 def _require_partition(

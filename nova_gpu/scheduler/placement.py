@@ -303,6 +303,21 @@ def offers(
     return [offer for uuid in uuids if (offer := _offer(context, uuid, resource_class))]
 
 
+def offers_of_host(
+    context: nova_context.RequestContext, request: Request, part: GroupRequest, root: str
+) -> Mapping[str, Offer]:
+    """Return the inventories of the providers of one host that could serve *part*, by UUID.
+
+    :param root: the UUID of the compute node
+    :raises PlacementFailed: if Placement does not answer
+    """
+    return {
+        uuid: offer
+        for uuid in providers(context, part, Scope(root))
+        for offer in offers(context, [uuid], request.resource_class)
+    }
+
+
 def _offer(context: nova_context.RequestContext, uuid: str, resource_class: str) -> Offer | None:
     """Return ``None`` if the provider lacks the class or has been deleted."""
     inventory = _inventory(context, uuid, resource_class)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from nova import objects
@@ -27,6 +27,7 @@ from nova_gpu.core.scheduling.rank import Rank
 from nova_gpu.core.scheduling.stats import Report
 from nova_gpu.scheduler import (
     candidate_order,
+    cells,
     host_reports,
     multi_create,
     recent_choices,
@@ -83,7 +84,8 @@ class GPUWeigher(weights.BaseHostWeigher):  # type: ignore[misc]
             multiplied = _multiplied(hosts, raw, "gpu_host_weight_multiplier")
             return _policy_first(multiplied, policy) if policy else multiplied
         taken = self._taken(request, weight_properties)
-        raw = with_gpus(hosts, request, taken, policy)
+        wanted = cells.wanted(weight_properties, whole) if whole else None
+        raw = with_gpus(hosts, request, taken, policy, wanted.distance if wanted else None)
         multiplied = _multiplied(hosts, raw, "gpu_weight_multiplier")
         # Each pair has the sum of the weights of the weighers before. A weigher that runs later may
         # change Nova's choice; what is done for the best hosts here is then done for others.
@@ -117,6 +119,7 @@ def with_gpus(
     request: Request,
     taken: Taken = recent_choices.NOTHING,
     policy: Sequence[int] | None = None,
+    distance: Callable[[HostState, Report], int] | None = None,
 ) -> list[float]:
     """Return the weights of *hosts* for a request for whole cards or vGPUs, 0 for the worst.
 
@@ -125,6 +128,7 @@ def with_gpus(
     the weight 0.
 
     :param policy: the result of :func:`policy_ranks`
+    :param distance: return how far from a guest's cells the free GPUs of a host and its report are
     """
     stated = request.arrangement.distribution if isinstance(request, GPURequest) else None
     distribution = stated or Distribution(CONF.gpu.distribution)
@@ -132,9 +136,9 @@ def with_gpus(
     ranks: list[Rank | None] = []
     # By the id() of the report and of each request since, which Python keeps valid: the value
     # refers to the report, and *taken* to the requests.
-    known: dict[tuple[int, ...], tuple[Report, Rank, Rank]] = {}
+    known: dict[tuple[int, ...], tuple[Report, Report, Rank, Rank]] = {}
     last = multi_create.last_host(hosts)
-    as_reported = not (spread or last or taken or policy)
+    as_reported = not (spread or last or taken or policy or distance)
     for place, host in enumerate(hosts):
         report = _report(host)
         if report is None:
@@ -144,8 +148,8 @@ def with_gpus(
             alone = (id(report),)
             if alone not in known:
                 best = rank.rank(request, report, distribution)
-                known[alone] = (report, best, best)
-            ranks.append(known[alone][1])
+                known[alone] = (report, report, best, best)
+            ranks.append(known[alone][2])
             continue
         since = taken.of(host, report)
         before = multi_create.on(host) if last else 0
@@ -156,10 +160,11 @@ def with_gpus(
             now = functools.reduce(rank.left, since, report)
             known[key] = (
                 report,
+                now,
                 rank.rank(request, report, distribution),
                 rank.rank(request, now, distribution),
             )
-        _, reported, assumed = known[key]
+        _, now, reported, assumed = known[key]
         # If later instances of this request went to another host, Placement has refused this one,
         # because other requests took the rest.
         refused = before and host is not last and not spread
@@ -171,6 +176,7 @@ def with_gpus(
             (
                 _full(reported[0], refused or assumed[0]),
                 policy[place] if policy else 0,
+                distance(host, now) if distance else 0,
                 anothers,
                 *(rank.near_only(request, assumed) if anothers else assumed[1:]),
                 *taken.turn(sum(other.count for other in since), place),

@@ -11,7 +11,7 @@ import fixtures
 from nova import objects
 
 from nova_gpu.core.scheduling import stats
-from tests.functional import base, scheduling
+from tests.functional import base, celled, scheduling
 
 
 class WeigherTest(scheduling.SchedulingTestBase):
@@ -93,6 +93,23 @@ class WeigherTest(scheduling.SchedulingTestBase):
         # Who only prefers it takes what there is.
         preferring = self.boot(near("preferred"))
         self.assertGPUs(preferring, [*base.FIRST_SOCKET[1:], base.SECOND_SOCKET[1]])
+
+
+class CellsTest(celled.TwoCells, scheduling.SchedulingTestBase):
+    """Hosts in two cells are ranked together, and a refusal counts those of both."""
+
+    def test_packed_and_refused(self) -> None:
+        for host in celled.CELLS:
+            self.start_host(host)
+        one = self.gpu_flavor(1)
+        chosen = {self.host_of(self.boot(one)) for _ in range(3)}
+        (other,) = celled.CELLS.keys() - chosen
+        self.assertEqual(1, len(chosen))
+        self.assertEqual(other, self.host_of(self.boot(self.gpu_flavor(8))))
+        fault = self.boot_refused(self.gpu_flavor(6))
+        self.assertIn("6 GPUs asked for, at most 5 free in one host", fault)
+        fault = self.boot_refused(self.gpu_flavor(1), host=other)
+        self.assertIn("1 GPU asked for, none free", fault)
 
 
 class ReleasesTest(scheduling.SchedulingTestBase):

@@ -16,6 +16,11 @@ from nova_gpu.core.flavor.request_group import GroupRequest
 # one provider has all, which Placement finds sooner than several providers that have it together.
 SUFFIX = "_nova_gpu"
 _SUFFIXES = {names.RESOURCE_CLASS: SUFFIX, names.VGPU_RESOURCE_CLASS: "_nova_vgpu"}
+# The prefixes of the traits of which each provider of GPUs has exactly one (group_traits.of_group)
+_ONE_EACH = (
+    *(names.TRAIT_ARCHITECTURE, names.TRAIT_HYPERVISOR),
+    *(names.TRAIT_MODEL, names.TRAIT_MEMORY),
+)
 
 
 def needs_known(request: Request) -> bool:
@@ -48,13 +53,15 @@ def extra_specs(
     :param by_model: whether to request the class that counts the GPUs by model too. It is not added
         to the unsuffixed group, where it could be another provider's
     :returns: ``None`` if no known trait satisfies a condition
-    :raises InvalidExtraSpec: if a ``trait:`` of the flavor contradicts its other properties
+    :raises InvalidExtraSpec: if a ``trait:`` of the flavor contradicts its other properties or
+        another ``trait:``
     """
     specs = dict(flavor)
     for group in request.groups:
         verdicts = _verdicts(request, group, known)
         if verdicts is None:
             return None
+        _refuse_two_of_one(group, verdicts)
         suffix = group.suffix
         if not suffix and not _stays(flavor, request.resource_class, image_says):
             suffix = _SUFFIXES[request.resource_class]
@@ -80,6 +87,24 @@ def extra_specs(
         # aggregates.
         specs.setdefault("group_policy", "none")
     return specs
+
+
+def _refuse_two_of_one(group: GroupRequest, verdicts: Mapping[str, str]) -> None:
+    """Refuse a trait that *group* requires next to another one that no provider has as well.
+
+    :raises InvalidExtraSpec: if there is one
+    """
+    required = {trait for trait, verdict in verdicts.items() if verdict == "required"}
+    for trait in sorted(group.required_traits):
+        for prefix in filter(trait.startswith, _ONE_EACH):
+            for other in sorted(required | group.required_traits):
+                if other != trait and other.startswith(prefix):
+                    raise exception.InvalidExtraSpec(
+                        f"trait{group.suffix}:{trait}",
+                        "required",
+                        f"no GPU has it as well as {other}",
+                        "one of the two",
+                    )
 
 
 def resolved(request: Request, known: Collection[str]) -> tuple[GroupRequest, ...] | None:

@@ -22,6 +22,8 @@ _T = TypeVar("_T")
 # Hosts are compared by these numbers, the first one first; lower is better.
 Rank = tuple[int, ...]
 
+# A NUMA node, its GPUs, and how many of them are free
+_Node = tuple[int, int, int]
 # The first four numbers of a rank, for one request group
 _Part = tuple[int, int, tuple[int, int], Cost]
 _FULL: _Part = (1, 0, (0, 0), (0, 0) * len(topology.LEVELS))
@@ -129,7 +131,24 @@ def _without(report: Report, number: int, count: int) -> Report:
     if near is not None:
         near = _replaced(near, number, tuple(min(n, most) for n in near[number]))
     free = _replaced(report.free or (), number, cells)
-    return dataclasses.replace(report, free=free, free_partitions=sets, near=near)
+    nodes = report.nodes
+    if nodes is not None:
+        nodes = _replaced(nodes, number, _taken(nodes[number], count))
+    return dataclasses.replace(report, free=free, free_partitions=sets, near=near, nodes=nodes)
+
+
+def _taken(nodes: tuple[_Node, ...], count: int) -> tuple[_Node, ...]:
+    """Return *nodes* with *count* fewer free GPUs.
+
+    They are those of one node, the one with the fewest if several have as many.
+    """
+    left = list(nodes)
+    order = sorted(range(len(left)), key=lambda n: (left[n][2] < count, abs(left[n][2] - count)))
+    for number in order:
+        node, total, free = left[number]
+        taken = min(free, count)
+        left[number], count = (node, total, free - taken), count - taken
+    return tuple(left)
 
 
 def _replaced(table: tuple[_T, ...], number: int, entry: _T) -> tuple[_T, ...]:

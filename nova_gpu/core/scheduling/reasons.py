@@ -18,6 +18,8 @@ from nova_gpu.core.flavor.request_group import GroupRequest
 from nova_gpu.core.guest import machine_types
 from nova_gpu.core.placement import inventory
 from nova_gpu.core.placement.inventory import Offer
+from nova_gpu.core.topology import affinity
+from nova_gpu.core.topology.affinity import Counts, Policy
 
 _NAMES_SHOWN = 8
 # Prefixes whose existing values are listed if a flavor requires a trait that no provider has.
@@ -189,6 +191,27 @@ def without_partition(request: Request, group: GroupRequest, free: int, total: i
     begin = f"{group.count} {summary.gpus(request, group, group.count)} asked for"
     none = f"no free partition of {group.count}"
     return Reason(f"{begin}, {free} of {total} free, {none}", f"{begin}, {none} in any host")
+
+
+def apart(
+    request: Request, cells: int, policy: Policy, most: int, free: Counts | None = None
+) -> Reason:
+    """Return a reason that says: no host has the GPUs on the NUMA nodes of the guest's cells.
+
+    :param cells: how many cells the guest has
+    :param most: the most GPUs that so many cells could reach in one host
+    :param free: the free GPUs of that host, ``None`` if those in use count, too
+    """
+    nodes = "one NUMA node" if cells == 1 else f"{cells} NUMA nodes"
+    text = (
+        f"{summary.all_of(request)} asked for on {nodes} with its processors and memory "
+        f"({affinity.EXTRA_SPEC}={policy})"
+    )
+    if free is not None:
+        return Reason.of_both(f"{text}: in the best host {affinity.described(free)}")
+    if most < request.count:
+        return Reason.of_both(f"{text}: the most there in one host is {most}")
+    return Reason.of_both(f"{text}: processors and memory are free on no such node of a host")
 
 
 def nowhere(

@@ -27,6 +27,10 @@ If devices of Nova's own passthrough are free near free GPUs, ``near`` has for e
 numbers: the largest number of its free GPUs behind the switch of one network function, the largest
 number on the NUMA node of one, and both again for NVMe disks (``"near": [[2, 4, 0, 0]]``).
 
+``nodes`` has for each group, on each NUMA node of the host that has some of its cards, the number
+of the node, how many there are and how many are free (``"nodes": [[[0, 4, 1], [1, 4, 3]]]``). The
+number is -1 for cards whose node is unknown. For guests with cells on NUMA nodes.
+
 ``release`` is the version of nova-gpu that the host runs, for the upgrade check only.
 
 A reader uses the fields it knows and ignores the rest, so that a later release may add fields
@@ -38,6 +42,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -45,6 +50,7 @@ from typing import Any
 from nova_gpu.core import exception, json_text
 from nova_gpu.core.flavor.placement_policy import Near
 from nova_gpu.core.topology import topology
+from nova_gpu.core.topology.affinity import Counts
 from nova_gpu.core.topology.topology import Cells, Islands
 
 # The kinds of devices in "near", in order; each has two numbers.
@@ -163,8 +169,9 @@ class Report:
 
     ``free`` has for each group of ``host`` its free GPUs, and ``free_partitions`` its pairs of a
     set's size and how many more guests of that size fit. Both are ``None`` if the host does not
-    report them. ``near`` has the numbers that :meth:`beside` returns. ``release`` is the version of
-    nova-gpu, ``None`` of a release that does not report it.
+    report them. ``near`` has the numbers that :meth:`beside` returns. ``nodes`` has for each group
+    the number of a NUMA node, how many of its cards are there, and how many of these are free.
+    ``release`` is the version of nova-gpu, ``None`` of a release that does not report it.
     """
 
     host: HostStats
@@ -174,6 +181,7 @@ class Report:
     free_partitions: tuple[tuple[tuple[int, int], ...], ...] | None = None
     near: tuple[tuple[int, ...], ...] | None = None
     release: str | None = None
+    nodes: tuple[tuple[tuple[int, int, int], ...], ...] | None = None
 
     def each_group(self) -> Iterator[tuple[GroupStats, Cells, tuple[tuple[int, int], ...]]]:
         """Yield each group, its free GPUs, and its pairs in ``free_partitions``.
@@ -196,6 +204,19 @@ class Report:
         at = 2 * NEAR.index(near)
         pair = self.near[number][at : at + 2] if self.near else ()
         return (pair[0], pair[1]) if len(pair) == 2 else (0, 0)
+
+    def on_nodes(self, number: int) -> tuple[Counts, Counts] | None:
+        """Return how many GPUs of the group at index *number* are on each NUMA node, and free.
+
+        Return ``None`` if the host does not report it.
+        """
+        if self.nodes is None:
+            return None
+        numbered = [
+            (None if node == topology.ALONE else node, total, free)
+            for node, total, free in self.nodes[number]
+        ]
+        return {node: total for node, total, _ in numbered}, {node: n for node, _, n in numbered}
 
     @property
     def cards(self) -> int:
@@ -230,6 +251,8 @@ def dumps(report: Report) -> str:
         fields["free_partitions"] = report.free_partitions
     if report.near is not None:
         fields["near"] = report.near
+    if report.nodes is not None:
+        fields["nodes"] = report.nodes
     if report.release is not None:
         fields["release"] = report.release
     return json.dumps(fields, separators=(",", ":"))
@@ -270,6 +293,7 @@ def loads(text: str) -> Report:
             else None,
             _near(fields["near"], len(groups)) if "near" in fields else None,
             None if fields.get("release") is None else str(fields["release"]),
+            _nodes(fields["nodes"], len(groups)) if "nodes" in fields else None,
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as e:
         raise exception.InvalidStats(text, f"{type(e).__name__}: {e}") from e
@@ -357,3 +381,12 @@ def _near(lists: Any, groups: int) -> tuple[tuple[int, ...], ...]:
     for numbers in distances:
         _check_numbers(*numbers)
     return distances
+
+
+def _nodes(lists: Any, groups: int) -> tuple[tuple[tuple[int, int, int], ...], ...]:
+    nodes = tuple(tuple((node, total, free) for node, total, free in entry) for entry in lists)
+    _check_entries("nodes", nodes, groups)
+    for node, total, free in itertools.chain.from_iterable(nodes):
+        _check_numbers(node, least=topology.ALONE)
+        _check_numbers(total, free)
+    return nodes

@@ -93,6 +93,17 @@ def cells(gpus: Iterable[GPU]) -> Cells:
     return tuple((*place, count) for place, count in sorted(collections.Counter(groups).items()))
 
 
+def by_node(gpus: Iterable[GPU], free: Collection[PciAddress]) -> tuple[tuple[int, int, int], ...]:
+    """Return for each NUMA node its number, how many of *gpus* are there, and how many are free.
+
+    :data:`ALONE` stands for an unknown node.
+    """
+    node = {gpu.address: ALONE if gpu.numa_node is None else gpu.numa_node for gpu in gpus}
+    total = collections.Counter(node.values())
+    left = collections.Counter(n for address, n in node.items() if address in free)
+    return tuple((number, total[number], left[number]) for number in sorted(total))
+
+
 def circles(gpus: Iterable[GPU]) -> Mapping[PciAddress, int]:
     """Return the number of each GPU's circle, by address; the numbers are arbitrary."""
     by_address = {gpu.address: gpu for gpu in gpus}

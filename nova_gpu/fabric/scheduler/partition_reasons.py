@@ -80,11 +80,7 @@ def _shortage(
     each_host = sorted(zip(gives, hosts, reports, strict=True), key=lambda entry: not entry[0])
     for is_giving, host, report in each_host:
         try:
-            offers = {
-                uuid: offer
-                for uuid in placement.providers(context, part, placement.Scope(host.uuid))
-                for offer in placement.offers(context, [uuid], request.resource_class)
-            }
+            offers = placement.offers_of_host(context, request, part, host.uuid)
             there = sum(offer.free for offer in offers.values())
             # The report may be old: it names a free set that may be taken now, or GPUs became free.
             is_late = is_giving or there > fit.free(report, request, part)

@@ -159,6 +159,7 @@ def report(
             free_partitions=sets if any(sets) else None,
             near=near if any(map(any, near)) else None,
             release=release.running(),
+            nodes=tuple(topology.by_node(group.gpus.values(), free) for group in gpu_groups),
         )
     )
 

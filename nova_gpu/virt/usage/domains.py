@@ -102,7 +102,8 @@ class Named:
     card.
 
     ``led``: all devices to which the nodes of a running container lead. ``run``: libvirt's id of
-    the running domain, a new one at each start.
+    the running domain, a new one at each start. ``cells``: the NUMA nodes of the host on which Nova
+    has put the cells of a running guest, empty without cells.
     """
 
     own: frozenset[Device] = frozenset()
@@ -110,6 +111,7 @@ class Named:
     opened: frozenset[Device] = frozenset()
     led: frozenset[Device] = frozenset()
     run: str | None = None
+    cells: frozenset[int] = frozenset()
 
     @property
     def every(self) -> frozenset[Device]:
@@ -120,7 +122,8 @@ class Named:
         own = self.own | other.own
         reached = (self.reached | other.reached) - own
         opened, led = self.opened | other.opened, self.led | other.led
-        return Named(own, reached, opened, led, self.run or other.run)
+        cells = self.cells | other.cells
+        return Named(own, reached, opened, led, self.run or other.run, cells)
 
     def since(self, before: Named | None) -> Named:
         """Return this with the devices to which the container's nodes led earlier in the same run.
@@ -411,9 +414,10 @@ def named_in(xml: str, parts: Parts) -> Named:
     addresses = functions if domain.get("type") == "lxc" else own
     opened = addresses | parts.opened_by(known) if runs else frozenset[Device]()
     led = nodes if runs else frozenset[Device]()
+    run, cells = domain.get("id"), _cells(domain) if runs else frozenset[int]()
     if ours is None:
-        return Named(own | nodes, frozenset(), opened, led, domain.get("id"))
-    now = Named(own, nodes - own, opened, led, domain.get("id"))
+        return Named(own | nodes, frozenset(), opened, led, run, cells)
+    now = Named(own, nodes - own, opened, led, run, cells)
     return now.with_earlier(_metadata(domain, _REACHED) or frozenset())
 
 
@@ -497,6 +501,19 @@ def _parsed(xml: str) -> etree._Element:
 def _runs(domain: etree._Element) -> bool:
     """Return whether the domain runs: only then it has an id (libvirt's formatdomain.html)."""
     return domain.get("id") is not None
+
+
+def _cells(domain: etree._Element) -> frozenset[int]:
+    """Return the NUMA nodes of the host that the memory of the guest's cells must be on."""
+    nodes: set[int] = set()
+    for memory in domain.iterfind("numatune/memnode"):
+        # Those that only prefer a node are nova-gpu's own, in a guest to which Nova gives no cells.
+        if memory.get("mode") != "preferred":
+            for part in memory.get("nodeset", "").split(","):
+                first, _, last = part.partition("-")
+                if first.isdecimal() and (last or first).isdecimal():
+                    nodes.update(range(int(first), int(last or first) + 1))
+    return frozenset(nodes)
 
 
 def _metadata(domain: etree._Element, namespace: str = NAMESPACE) -> frozenset[Device] | None:

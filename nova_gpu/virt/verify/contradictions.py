@@ -14,6 +14,8 @@ from collections.abc import Collection, Iterator
 
 from nova_gpu.core import device, names
 from nova_gpu.core.device import Device
+from nova_gpu.core.topology import affinity
+from nova_gpu.core.topology.affinity import Policy
 from nova_gpu.virt.verify.sources import (
     Cards,
     Difference,
@@ -159,6 +161,18 @@ def _cards(state: HostState) -> Iterator[Difference]:
                     str(card),
                     f"GPU {card} of instance {uuid}: {reason}",
                     "then reboot the instance with --hard",
+                )
+        guest = (state.guests or {}).get(uuid)
+        if guest and guest.cells and instance.near and instance.settled:
+            far = {card for card in instance.cards if state.nodes.get(card, -1) not in guest.cells}
+            for card in sorted(far & state.nodes.keys(), key=str):
+                yield Difference(
+                    Kind.CARD_REMOTE,
+                    str(card),
+                    f"GPU {card} of instance {uuid} is on NUMA node {state.nodes[card]}, and its "
+                    f"cells are on {', '.join(map(str, sorted(guest.cells)))}",
+                    "move the instance (openstack server migrate), or resize it to a flavor with "
+                    f"{affinity.EXTRA_SPEC}={Policy.PREFERRED}; until then it works, but slower",
                 )
 
 

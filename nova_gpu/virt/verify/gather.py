@@ -14,6 +14,7 @@ from nova import context as nova_context
 from nova import exception as nova_exception
 from nova import objects
 from nova.compute import vm_states
+from nova.virt import hardware
 from nova.virt.libvirt import host as libvirt_host
 
 from nova_gpu.conf import CONF
@@ -23,6 +24,8 @@ from nova_gpu.core.device import Device
 from nova_gpu.core.flavor import request
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.topology import affinity
+from nova_gpu.core.topology.affinity import Policy
 from nova_gpu.virt.inventory import discovery
 from nova_gpu.virt.usage import allocations, records
 from nova_gpu.virt.verify import abandoned_moves, gather_host
@@ -141,6 +144,11 @@ def gather(sources: Sources) -> HostState:
         functions=frozenset() if cards is None else cards.functions,
         made=made,
         vgpus_free=vgpus_free,
+        nodes={
+            address: node
+            for address, card in whole.items()
+            if (node := card.gpu.numa_node) is not None
+        },
     )
 
 
@@ -164,7 +172,9 @@ def _instances(
     counted = records.read(context, CONF.host, nodename, guests)
     migrations = objects.MigrationList.get_in_progress_and_error(context, CONF.host, nodename)
     moving = {migration.instance_uuid for migration in migrations if migration.status != "error"}
-    listed = objects.InstanceList.get_by_host(context, CONF.host, expected_attrs=["flavor"])
+    listed = objects.InstanceList.get_by_host(
+        context, CONF.host, expected_attrs=["flavor", "system_metadata"]
+    )
     by_uuid = {instance.uuid: instance for instance in listed}
     instances = {}
     for uuid, identifiers in counted.counted.items():
@@ -184,8 +194,18 @@ def _instances(
             aliased=names.PCI_ALIAS in flavor.extra_specs,
             idle=uuid in counted.idle,
             lacks=allocations.node_part(instance) if lacks and wants else {},
+            near=instance is not None and _is_near(instance),
         )
     return instances, counted.returning
+
+
+def _is_near(instance: objects.Instance) -> bool:
+    """Return whether a GPU of the instance must not be on another known node than its cells."""
+    try:
+        stated = hardware.get_pci_numa_policy_constraint(instance.flavor, instance.image_meta)
+    except nova_exception.Invalid:  # as the API, which starts no such instance
+        return False
+    return affinity.policy(stated, None) in (Policy.REQUIRED, Policy.LEGACY)
 
 
 def asked_of(flavor_request: FlavorRequest, held: Collection[Device]) -> int:

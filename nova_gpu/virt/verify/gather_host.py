@@ -103,7 +103,7 @@ def guests(host: discovery.Discovery, libvirt: libvirt_host.Host, cards: Cards) 
         # as well, which must not count as the guest's.
         untold = cards.unread & {slot.parent for slot in device.slots(item.own)}
         guests_[uuid] = Guest(
-            uuid in running, item.every - untold, item.reached - untold, item.opened
+            uuid in running, item.every - untold, item.reached - untold, item.opened, item.cells
         )
     return guests_
 

@@ -32,6 +32,7 @@ class Kind(enum.StrEnum):
     FLAVOR_DIFFERS = "flavor-differs"
     CARD_MISSING = "card-missing"
     CARD_UNFIT = "card-unfit"
+    CARD_REMOTE = "card-remote"
     VGPU_MISSING = "vgpu-missing"
     VGPU_LEFT = "vgpu-left"
     ALLOCATION_DIFFERS = "allocation-differs"
@@ -63,14 +64,15 @@ class Difference:
 class Guest:
     """A domain of libvirt, and its cards and vGPUs.
 
-    ``cards``: those that it names or reaches. ``reached`` and ``opened`` mean the same as in
-    :class:`nova_gpu.virt.usage.domains.Named`.
+    ``cards``: those that it names or reaches. ``reached``, ``opened`` and ``cells`` mean the same
+    as in :class:`nova_gpu.virt.usage.domains.Named`.
     """
 
     running: bool
     cards: Cards
     reached: Cards = frozenset()
     opened: Cards = frozenset()
+    cells: frozenset[int] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -82,7 +84,7 @@ class Instance:
     (provider_uuid, card) of each device that the database counts for it on this host, on both sides
     of a move. ``aliased``: it also has PCI devices by an alias, which ``counted`` does not include.
     ``lacks``: what it has no allocation of from the compute node, although it has GPUs or its
-    flavor requests some.
+    flavor requests some. ``near``: whether its GPUs must be on the NUMA nodes of its cells.
     """
 
     active: bool
@@ -92,6 +94,7 @@ class Instance:
     aliased: bool = False
     idle: bool = False
     lacks: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    near: bool = False
 
     @property
     def cards(self) -> Cards:
@@ -136,7 +139,8 @@ class HostState:
     consumer of GPUs that is no instance of this host, by uuid. ``functions``: the PCI functions of
     cards that guests get parts of. ``made``: the vGPUs that exist, by the uuid of the instance that
     they are made for. ``vgpus_free``: how many more vGPUs each group has room for, by its
-    provider's name, without groups for which that is unknown.
+    provider's name, without groups for which that is unknown. ``nodes``: the NUMA node of each of
+    ``cards``, where it is known.
     """
 
     cards: Cards | None
@@ -150,3 +154,4 @@ class HostState:
     functions: frozenset[PciAddress] = frozenset()
     made: Mapping[str, frozenset[Slot]] | None = None
     vgpus_free: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    nodes: Mapping[Device, int] = dataclasses.field(default_factory=dict)

@@ -217,7 +217,44 @@ class ChecksTest(_CloudTest):
         self.assertNotIn("without", result.details)
         self.assertNotIn("now:", result.details)
 
-    def add_host(self, name: str, report: str | None) -> None:
+    def test_candidates_beyond_the_limit(self) -> None:
+        types = tuple((f"nvidia-{n}", None, 1) for n in range(3))
+        divided = stats.Divided(1, 1, types)
+        for name in ("one", "two"):
+            report = stats.Report(stats.HostStats("QEMU", ()), divided=divided)
+            self.add_host(name, stats.dumps(report))
+        self.add_host("unreadable", "{}")
+        self.add_flavor("typed", {"vgpus": "1", "vgpu_type": "nvidia-1"})
+        self.add_flavor("any", {"vgpus": "1"})
+        self.add_flavor("novas", {"resources1:VGPU": "1", "resources2:VGPU": "1"})
+        self.assertEqual(Code.SUCCESS, self.checks._check_candidates().code)
+        self.flags(max_placement_results=6, group="scheduler")
+        result = self.checks._check_candidates()
+        self.assertEqual(Code.WARNING, result.code)
+        self.assertTrue(result.details.endswith(": novas: 18 on 2 hosts"), result.details)
+
+    def test_free_gpus_that_no_flavor_can_use(self) -> None:
+        group = stats.GroupStats("10de:2330", "hopper", "pci", 8)
+        report = stats.Report(stats.HostStats("QEMU", (group,)), (((-1, 0, -1, -1, 3),),))
+        keeping = dataclasses.replace(report, reserved_per_free_gpu=stats.Reserved(1))
+        taken = dataclasses.replace(report, free=((),))
+        for name, used, reported in (
+            ("fits", 0, report),
+            ("full", 1, report),
+            *(("keeps", 1, keeping), ("taken", 1, taken)),
+        ):
+            self.add_host(name, stats.dumps(reported), vcpus_used=used)
+        self.assertEqual(Code.SUCCESS, self.checks._check_stranded().code)
+        self.add_flavor("gpus", {"gpus": "2"})
+        self.add_flavor("of another kind", {"gpus": "1", "gpu_arch": "fermi"})
+        result = self.checks._check_stranded()
+        self.assertEqual(Code.WARNING, result.code)
+        text = "room: full: 3 free, with 0 vCPUs and 1 MiB of memory"
+        self.assertTrue(result.details.endswith(text), result.details)
+        self.flags(cpu_only_instances="never", group="gpu")
+        self.assertEqual(Code.SUCCESS, self.checks._check_stranded().code)
+
+    def add_host(self, name: str, report: str | None, vcpus_used: int = 0) -> None:
         context = nova_context.get_admin_context()
         cell = self.cell_mappings["cell1"]
         with nova_context.target_cell(context, cell) as in_cell:
@@ -229,7 +266,8 @@ class ChecksTest(_CloudTest):
                 vcpus=1,
                 memory_mb=1,
                 local_gb=1,
-                vcpus_used=0,
+                vcpus_used=vcpus_used,
+                cpu_allocation_ratio=1.0,
                 memory_mb_used=0,
                 local_gb_used=0,
                 hypervisor_type="LXC",

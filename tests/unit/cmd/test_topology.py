@@ -12,6 +12,7 @@ from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, Link, LinkType, PciAddress, Product
 from nova_gpu.core.topology import nearness
 from nova_gpu.virt.inventory import discovery
+from nova_gpu.virt.usage.domains import Named
 from tests.fixtures import cleaned, hosts, nodes
 from tests.fixtures.bases import commands as base
 from tests.fixtures.cards import reasons
@@ -51,13 +52,30 @@ class TopologyTest(base.HostTestCase):
         text = "\n".join(topology.picture(found, held, None)) + "\n"
         self.assertEqual((_GUIDE / "topology.txt").read_text(), text)
 
+    def test_the_cells_of_a_guest(self) -> None:
+        self.build("switched-8")
+        found = cards.read(discovery.Discovery())
+        near, far = (next(c.gpu for c in found if c.gpu.numa_node == node) for node in (0, 1))
+        has = frozenset({near.address, far.address})
+        named = {_UUID: Named(has, cells=frozenset({0})), "without": Named(has)}
+        held, nodes = holders.by_card(named), holders.cells(named)
+        self.assertEqual({far.address: (_UUID,)}, holders.remote((near, far), named))
+        text = f"instance {_UUID}, cells on NUMA 0, without"
+        self.assertIn(text, "\n".join(topology.picture(found, held, None, nodes)))
+        (described,) = (
+            cards.described(card, held, None, nodes) for card in found if card.gpu is far
+        )
+        self.assertEqual({_UUID: [0]}, described["cells"])
+        for table in (cards.table([described]), show.table(described, None)):
+            self.assertIn(f"{_UUID}, cells on NUMA 0", table)
+
     def test_libvirt_answers(self) -> None:
         self.libvirt("test:///default")
         host = self.build("displays")
         (guest,) = this_host.Reader().list_guests(only_running=False)
         self.assertIn("<domain", guest.get_xml_desc())
         self.assertEqual(
-            ({}, None), holders.read(discovery.Discovery(), discovery.Discovery().find())
+            ({}, {}, None), holders.read(discovery.Discovery(), discovery.Discovery().find())
         )
         found = self.topology()
         self.assertRegex(found, "0000:22:00.0  Tesla K40m +not offered: it was not cleaned")

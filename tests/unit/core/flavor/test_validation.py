@@ -61,6 +61,17 @@ class MistakesTest(unittest.TestCase):
     def test_the_flavor_contradicts_itself(self) -> None:
         specs = {"gpus": "1", "gpu_arch": "fermi", "trait:CUSTOM_GPU_ARCH_FERMI": "forbidden"}
         self.assertEqual(["trait:CUSTOM_GPU_ARCH_FERMI"], self.found(**specs))
+        kepler = "trait:CUSTOM_GPU_ARCH_KEPLER"
+        for word in ("gpu_arch", "trait:CUSTOM_GPU_ARCH_TESLA"):
+            value = "required" if ":" in word else "fermi"
+            (found,) = validation.mistakes(
+                request.of({"gpus": "1", word: value, kepler: "required"})
+            )
+            self.assertIn(f"{kepler}='required': no GPU has it as well as CUSTOM_GPU_ARCH_", found)
+        # Each of two groups may have its own.
+        groups = {"resources1:PGPU": "1", "resources2:PGPU": "1", "group_policy": "none"}
+        traits = {f"trait1{kepler[5:]}": "required", "trait2:CUSTOM_GPU_ARCH_TESLA": "required"}
+        self.assertEqual([], self.found(**groups, **traits))
         # One that no key of the flavor's own stands for ends the search, and is told.
         self.assertTrue(self.found(**specs, **{"resources:VGPU": "1"}))
 

@@ -105,6 +105,23 @@ class GPUsInTest(unittest.TestCase):
             self.assertEqual({A}, domains.named_in(active, PARTS).opened)
             self.assertEqual(frozenset(), domains.named_in(kvm, PARTS).opened)
 
+    def test_the_nodes_of_cells(self) -> None:
+        """Those of a running guest, but those that nova-gpu gives to one without cells of Nova's"""
+        xml = domain(hostdev("0x0000", "0x04"))
+        running = xml.replace("<domain ", "<domain id='3' ")
+        for mode, nodeset, expected in (
+            ("strict", "0-1,3", {0, 1, 3}),
+            ("strict", "2", {2}),
+            ("strict", "^x", set()),
+            ("preferred", "1", set()),
+        ):
+            node = f"<numatune><memnode cellid='0' mode='{mode}' nodeset='{nodeset}'/></numatune>"
+            of_running, defined = (
+                domains.named_in(text.replace("<devices>", f"{node}<devices>"), PARTS)
+                for text in (running, xml)
+            )
+            self.assertEqual((expected, frozenset()), (of_running.cells, defined.cells))
+
     def test_a_node_by_another_name(self) -> None:
         numbers = {"/dev/dri/by-path/pci-0000:05:00.0-render": 5, "/dev/null": 1}
         parts = domains.Parts(

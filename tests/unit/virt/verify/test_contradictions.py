@@ -160,6 +160,33 @@ class CompareTest(unittest.TestCase):
                 self.assertFound(*expected, **{**changes, name: None})
 
 
+class RemoteTest(unittest.TestCase):
+    """The cells of a running guest, and the node of its card"""
+
+    def test_each(self) -> None:
+        for cells, node, near, settled, is_remote in (
+            ({0}, {A: 1}, True, True, True),
+            ({0, 1}, {A: 1}, True, True, False),
+            ({0}, {}, True, True, False),  # the card's node is not known
+            (set(), {A: 1}, True, True, False),
+            ({0}, {A: 1}, False, True, False),  # preferred
+            ({0}, {A: 1}, True, False, False),
+        ):
+            one = dataclasses.replace(guest(A), cells=frozenset(cells))
+            state = dataclasses.replace(
+                AGREED,
+                guests={**(AGREED.guests or {}), "one": one},
+                instances={
+                    **(AGREED.instances or {}),
+                    "one": instance(A, near=near, settled=settled),
+                },
+                nodes=node,
+            )
+            found = [(each.kind, each.subject) for each in contradictions.compare(state)]
+            with self.subTest(cells=cells, node=node, near=near, settled=settled):
+                self.assertEqual([(Kind.CARD_REMOTE, str(A))] * is_remote, found)
+
+
 class VGPUsTest(unittest.TestCase):
     """An instance with two of them, and a domain of another"""
 

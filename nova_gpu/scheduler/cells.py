@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Guests with cells on NUMA nodes: which hosts can put cells and GPUs on the same nodes.
+
+Nova's ``NUMATopologyFilter`` passes hosts on which the cells fit. The compute host decides later on
+which nodes they are (nova.virt.hardware.numa_fit_instance_to_host).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import itertools
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from nova import context as nova_context
+from nova import exception as nova_exception
+from nova import objects
+from nova.scheduler.host_manager import HostState
+from nova.virt import hardware
+from oslo_log import log as logging
+
+from nova_gpu.core import exception
+from nova_gpu.core.exception import Reason
+from nova_gpu.core.flavor.request import GPURequest
+from nova_gpu.core.scheduling import fit, reasons
+from nova_gpu.core.scheduling.stats import Report
+from nova_gpu.core.topology import affinity
+from nova_gpu.core.topology.affinity import Affinity, Counts, Policy, Sockets
+from nova_gpu.scheduler import host_reports, placement
+
+LOG = logging.getLogger(__name__)
+
+# Each host costs several requests to Placement.
+_MOST_HOSTS = 10
+# The distance on a host that has too few GPUs where the policy allows them
+_NONE = 2
+# Nova 34 has another parameter, for PCI devices.
+_NO_PCI: Mapping[str, None] = {
+    name: None
+    for name in inspect.signature(hardware.numa_fit_instance_to_host).parameters
+    if name == "provider_mapping"
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Wanted:
+    """The cells of a guest that asks for whole GPUs, and the policy of these."""
+
+    topology: objects.InstanceNUMATopology
+    policy: Policy
+    request: GPURequest
+
+    def why_not(self, host: HostState) -> str | None:
+        """Return why *host* cannot put GPUs and cells together, even if all GPUs were free.
+
+        Return ``None`` if it can, or if that is unknown. The cells must fit there now.
+        """
+        report = host_reports.report(host)
+        if report is None or self._fits(host, report, self.policy, free=False):
+            return None
+        return self.impossible([host]).log_text
+
+    def distance(self, host: HostState, report: Report) -> int:
+        """Return how far from its cells a guest's GPUs would be, by those free in *report*.
+
+        0: on the same nodes, 1: where the policy allows them, or unknown, 2: it has none there.
+        """
+        is_known = report.nodes is not None and host.numa_topology is not None
+        if is_known and self._fits(host, report, Policy.REQUIRED, free=True):
+            return 0
+        return 1 if self._fits(host, report, self.policy, free=True) else _NONE
+
+    def impossible(self, hosts: Iterable[HostState]) -> Reason:
+        """Return the reason that :meth:`why_not` has for each of *hosts*, for all of them."""
+        most, _ = self._best(hosts, free=False)
+        return self._reason(most)
+
+    def shortage(self, hosts: Sequence[HostState]) -> Reason | None:
+        """Return why none of *hosts* has enough GPUs free on the nodes that its cells could be on.
+
+        Return ``None`` if one may have: reports may be old, so Placement must count no more free
+        GPUs than they do.
+        """
+        if len(hosts) > _MOST_HOSTS:
+            return None
+        context = nova_context.get_admin_context()
+        try:
+            for host in hosts:
+                report = host_reports.report(host)
+                if report is None or self.distance(host, report) < _NONE:
+                    return None
+                for part in self.request.groups:
+                    there = placement.offers_of_host(context, self.request, part, host.uuid)
+                    free = sum(offer.free for offer in there.values())
+                    if free > fit.free(report, self.request, part):
+                        return None
+        except exception.PlacementFailed as error:
+            LOG.warning("Cannot tell whether GPUs are free on the NUMA node of cells: %s", error)
+            return None
+        return self._reason(*self._best(hosts, free=True))
+
+    def _reason(self, most: int, free: Counts | None = None) -> Reason:
+        return reasons.apart(self.request, len(self.topology.cells), self.policy, most, free)
+
+    def _best(self, hosts: Iterable[HostState], *, free: bool) -> tuple[int, Counts]:
+        """Return the most GPUs that so many cells could reach on a host, and the GPUs there.
+
+        :param free: whether only free GPUs count
+        """
+        best: tuple[int, Counts] = 0, {}
+        for host in hosts:
+            report = host_reports.report(host)
+            if report is None or host.numa_topology is None:
+                continue
+            nodes, sockets = _nodes(host)
+            for counts in filter(None, map(report.on_nodes, range(len(report.host.groups)))):
+                there = counts[free]
+                cells = len(self.topology.cells)
+                most = affinity.most(self.policy, sockets, there, nodes, cells)
+                best = max(best, (most, there), key=lambda pair: pair[0])
+        return best
+
+    def _fits(self, host: HostState, report: Report, policy: Policy, *, free: bool) -> bool:
+        if host.numa_topology is None or report.nodes is None:
+            return True
+        nodes, sockets = _nodes(host)
+        groups = [
+            [
+                counts[free]
+                for number, group in enumerate(report.host.groups)
+                if fit.serves(group, self.request, part) and (counts := report.on_nodes(number))
+            ]
+            for part in self.request.groups
+        ]
+        for chosen in itertools.combinations(nodes, len(self.topology.cells)):
+            place = Affinity(policy, frozenset(chosen), sockets)
+            has_gpus = all(
+                any(place.room(counts) >= part.count for counts in of_part)
+                for part, of_part in zip(self.request.groups, groups, strict=True)
+            )
+            if has_gpus and _fit(host, self.topology, place.cells):
+                return True
+        return False
+
+
+def wanted(spec: objects.RequestSpec, request: GPURequest) -> Wanted | None:
+    """Return the cells that *spec* asks for; ``None`` without cells, or if Nova refuses them."""
+    topology = spec.numa_topology if "numa_topology" in spec else None
+    if not topology or not topology.cells:
+        return None
+    try:
+        stated = hardware.get_pci_numa_policy_constraint(spec.flavor, spec.image)
+    except nova_exception.Invalid:  # as the API does
+        return None
+    return Wanted(topology, affinity.policy(stated, None), request)
+
+
+def _nodes(host: HostState) -> tuple[Sequence[int], Sockets]:
+    """Return the NUMA nodes of *host*, and their sockets."""
+    cells = host.numa_topology.cells
+    sockets = {cell.id: cell.socket if "socket" in cell else None for cell in cells}
+    return tuple(sockets), sockets
+
+
+def _fit(host: HostState, topology: objects.InstanceNUMATopology, nodes: Collection[int]) -> bool:
+    """Return whether the cells of *topology* fit on these *nodes* of *host* now."""
+    chosen = [cell for cell in host.numa_topology.cells if cell.id in nodes]
+    fitted = hardware.numa_fit_instance_to_host(
+        objects.NUMATopology(cells=chosen),
+        topology.obj_clone(),  # Nova writes into it
+        limits=host.limits.get("numa_topology"),
+        **_NO_PCI,
+    )
+    return fitted is not None
