@@ -13,7 +13,7 @@ from oslo_utils.fixture import uuidsentinel
 from nova_gpu.api import vendordata
 from nova_gpu.conf import CONF
 from nova_gpu.core import names
-from nova_gpu.licence.api import vgpu_licence
+from nova_gpu_licence import vgpu_licence
 from tests.fixtures.compute import resources
 
 PROJECT = "0123456789abcdef0123456789abcdef"
