@@ -13,9 +13,9 @@ from nova_gpu.core import device
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.sets import set_traits
 from nova_gpu.core.vgpu.vgpu import DividedCard, VGPUType
-from nova_gpu.fabric.virt.extent import Extent
 from nova_gpu.host import child
 from nova_gpu.virt.lifecycle.start import Kind
+from nova_gpu_fabric.virt.extent import Extent
 from tests.fixtures import hosts, vgpu
 from tests.fixtures.histories import Domain
 from tests.fixtures.partitions import H100, MODULES

@@ -4,22 +4,21 @@
 from __future__ import annotations
 
 import json
-import pathlib
 from collections.abc import Mapping
 
 from nova_gpu.cmd import host_check, topology
 from nova_gpu.core.model import PciAddress
-from nova_gpu.fabric.cmd import board_text
 from nova_gpu.virt.inventory import discovery
 from nova_gpu.virt.usage.ledger import Ledger
-from tests.fixtures import hosts, nvfm, partitions
+from nova_gpu_fabric.cmd import board_text
+from tests.fixtures import checkout, hosts, nvfm, partitions
 from tests.fixtures import nvml as machines
 from tests.fixtures.bases import commands as base
 
 # Module 1, the fifth by PCI address, and module 5, the first
 FIRST, FIFTH = "0000:86:00.0", "0000:0f:00.0"
 
-GUIDE = pathlib.Path(__file__).parents[4] / "doc/source/admin/host-check/partitions.txt"
+GUIDE = checkout.ROOT / "doc/source/admin/host-check/partitions.txt"
 FIRST_HALFS = "67c6091b-92d6-4ef4-b8b3-194ffd7b12dc"
 SECOND_HALFS = "9f0b3c52-7f3e-4a53-8d1b-2c6f0a1e5d47"
 

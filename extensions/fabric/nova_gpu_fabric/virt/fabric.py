@@ -28,15 +28,15 @@ from nova_gpu.core.sets.partitions import Module, Partition
 from nova_gpu.core.topology.choose import Beside
 from nova_gpu.core.vgpu import vgpu_capacity
 from nova_gpu.core.vgpu.vgpu import DividedCard, Slot
-from nova_gpu.fabric.host import fabric_manager
-from nova_gpu.fabric.host.fabric_manager import Refused
-from nova_gpu.fabric.virt import board
-from nova_gpu.fabric.virt.board import Board
-from nova_gpu.fabric.virt.extent import Extent
 from nova_gpu.host.pci import nvswitch
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt.sets import Sets, unfit_types
 from nova_gpu.virt.usage.ledger import Ledger, Snapshot, State
+from nova_gpu_fabric.host import fabric_manager
+from nova_gpu_fabric.host.fabric_manager import Refused
+from nova_gpu_fabric.virt import board
+from nova_gpu_fabric.virt.board import Board
+from nova_gpu_fabric.virt.extent import Extent
 
 LOG = logging.getLogger(__name__)
 

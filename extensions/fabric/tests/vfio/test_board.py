@@ -15,7 +15,7 @@ from typing import Any
 
 from lab.vm import cards, modules
 from tests.cloud import wire
-from tests.fixtures import nvfm, nvml, partitions
+from tests.fixtures import checkout, nvfm, nvml, partitions
 from tests.vfio import base, place
 
 SEEN = "1b36:0011 088000"
@@ -29,7 +29,7 @@ MODULES = dict(
 )
 FIRST_HALF = [address for address in cards.BOARD if MODULES[address] < 5]
 SECOND_HALF = [address for address in cards.BOARD if MODULES[address] > 4]
-_DOCUMENTED = pathlib.Path(__file__).parents[2] / "doc/source/admin/host-check/partitions.txt"
+_DOCUMENTED = checkout.ROOT / "doc/source/admin/host-check/partitions.txt"
 
 
 class BoardTest(base.VFIOTestCase):

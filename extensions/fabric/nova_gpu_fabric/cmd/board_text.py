@@ -11,9 +11,9 @@ from typing import Any
 
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.sets.partitions import Partition
-from nova_gpu.fabric.virt.board import Board
-from nova_gpu.fabric.virt.fabric import Fabric
 from nova_gpu.virt.sets import Sets
+from nova_gpu_fabric.virt.board import Board
+from nova_gpu_fabric.virt.fabric import Fabric
 
 
 def _board(sets: Sets) -> Board | None:

@@ -11,11 +11,11 @@ from nova_gpu.conf import CONF
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.sets import partitions
 from nova_gpu.core.sets.partitions import Module, Partition
-from nova_gpu.fabric.host import fabric_manager, modules
-from nova_gpu.fabric.host.fabric_manager import Fabric, FabricManager, Refused
 from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.pci import nvswitch
 from nova_gpu.host.roots import Roots
+from nova_gpu_fabric.host import fabric_manager, modules
+from nova_gpu_fabric.host.fabric_manager import Fabric, FabricManager, Refused
 
 # Fabric Manager takes several seconds to bring up the NVLinks of eight cards.
 _TIMEOUT_S = 60.0
@@ -116,7 +116,7 @@ def read(
     Return ``None`` if none of *cards_* is on a board that a Fabric Manager on this host can set up.
 
     :param cards_: the cards of this host
-    :param path: the file of :mod:`nova_gpu.fabric.host.modules`
+    :param path: the file of :mod:`nova_gpu_fabric.host.modules`
     :param client: the client of this host's Fabric Manager
     """
     gpus = [
@@ -141,7 +141,7 @@ def read(
 def keep_modules(cards_: Iterable[GPU], roots: Roots, path: pathlib.Path) -> None:
     """Save the module numbers of the board's cards, which must still have NVIDIA's driver.
 
-    :param path: the file of :mod:`nova_gpu.fabric.host.modules`
+    :param path: the file of :mod:`nova_gpu_fabric.host.modules`
     """
     gpus = [gpu for gpu in cards_ if nvswitch.board(gpu, roots)]
     if gpus:

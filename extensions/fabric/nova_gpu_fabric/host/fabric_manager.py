@@ -2,7 +2,7 @@
 """The client of NVIDIA's Fabric Manager, the service that sets up a board's NVSwitches.
 
 A partition is a set of cards that Fabric Manager can connect by the NVSwitches for one guest. The
-client runs :mod:`nova_gpu.fabric.host.fabric_probe` as a process, which calls Fabric Manager's
+client runs :mod:`nova_gpu_fabric.host.fabric_probe` as a process, which calls Fabric Manager's
 library.
 """
 

@@ -16,10 +16,10 @@ from oslotest import base
 
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.sets.partitions import Partition
-from nova_gpu.fabric.host import fabric_manager, fabric_probe, modules
-from nova_gpu.fabric.host.fabric_manager import FabricManager, Refused
 from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.roots import Roots
+from nova_gpu_fabric.host import fabric_manager, fabric_probe, modules
+from nova_gpu_fabric.host.fabric_manager import FabricManager, Refused
 from tests.fixtures import nvfm, partitions, processes
 from tests.fixtures import nvml as machines
 from tests.fixtures.bases.files_failing import ONE, TWO, FailingCallsTestCase, Kind
@@ -166,7 +166,7 @@ class ModeTest(base.BaseTestCase):
             folder.chmod(0o755)
         read = """
 import os, pathlib
-from nova_gpu.fabric.host import fabric_manager, fabric_probe
+from nova_gpu_fabric.host import fabric_manager, fabric_probe
 from nova_gpu.host.roots import Roots
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 print(fabric_manager.mode(Roots()))

@@ -35,7 +35,7 @@ class PartitionsTest(test.NoDBTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.log = self.useFixture(fixtures.FakeLogger("nova_gpu"))
+        self.log = self.useFixture(fixtures.FakeLogger())
         self.placement = self.useFixture(PlacementWithGPUs())
 
     def board(
