@@ -40,11 +40,6 @@ def extensions() -> list[Extension]:
     folders = sorted(path for path in ROOT.glob("extensions/*") if path.is_dir())
     return [
         Extension(("osc_gpu.fleet",), ("osc_gpu/fleet", "tests/unit/osc_gpu/fleet")),
-        Extension(("osc_gpu.stock",), ("osc_gpu/stock", "tests/unit/osc_gpu/stock")),
-        Extension(
-            ("nova_gpu.stock",),
-            ("nova_gpu/stock", "tests/unit/stock", "tests/takeover", "tests/cloud/takeover.py"),
-        ),
         *(
             Extension(
                 tuple(path.name for path in sorted(folder.glob("*_gpu_*"))),
@@ -69,12 +64,22 @@ COMMANDS = (
     (*_STESTR, "--exclude-regex", _UNAFFECTED),
 )
 # For the deletion of one: a contract of import-linter says that none imports another.
-_OF_EACH = (("python", "-m", "unittest", "-q", "tests.unit.test_packaging.TestEntryPoints"),)
+_PACKAGING = "tests.unit.test_packaging"
+_OF_EACH = (
+    (
+        "python",
+        "-m",
+        "unittest",
+        "-q",
+        f"{_PACKAGING}.TestEntryPoints",
+        f"{_PACKAGING}.PackagesTest",
+    ),
+)
 
 
 def main() -> int:
     every = extensions()
-    for deleted, commands in [(every, COMMANDS), *(([each], _OF_EACH) for each in every)]:
+    for deleted, commands in [(every, COMMANDS), *(([extension], _OF_EACH) for extension in every)]:
         names = " and ".join(extension.name for extension in deleted)
         if failure := _failure(deleted, commands):
             print(f"{failure[-16000:]}\nfailed without {names}")

@@ -119,6 +119,21 @@ class TestEntryPoints(unittest.TestCase):
                     self.assertTrue(not attribute or callable(getattr(loaded, attribute)))
 
 
+class PackagesTest(unittest.TestCase):
+    def test_all_are_installed_but_the_tests(self) -> None:
+        setuptools = PROJECT["tool"]["setuptools"]
+        there = {
+            ".".join(path.parent.relative_to(package.parent).parts)
+            for package in _OURS.values()
+            for path in package.rglob("__init__.py")
+        }
+        self.assertEqual(
+            there - {"nova_gpu.virt_ext"}, {*setuptools["packages"]} - {"nova.virt.gpu"}
+        )
+        for name, folder in setuptools["package-dir"].items():
+            self.assertTrue((ROOT / folder / "__init__.py").exists(), name)
+
+
 class TestDebian(unittest.TestCase):
     def test_its_version_is_what_the_next_tag_is_called(self):
         first = (ROOT / "debian" / "changelog").read_text().partition("\n")[0]
