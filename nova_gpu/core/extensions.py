@@ -6,6 +6,8 @@ it loads what the installed ones offer as entry points of these groups.
 
 ``nova_gpu.commands``
     A function that adds parsers of commands to ``nova-gpu`` (:mod:`nova_gpu.cmd.arguments`).
+``nova_gpu.options``
+    Options of the group ``[gpu]``, in a module that imports nothing of :mod:`nova_gpu`.
 ``nova_gpu.sets``
     A class, :class:`nova_gpu.virt.sets.Sets`, called with the roots and the ledger.
 ``nova_gpu.board_text``
