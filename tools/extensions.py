@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """``python -m tools.extensions``: checks that nova-gpu works after extensions are deleted.
 
-An extension is a capability in one folder that most clouds do without. The folders, tests and entry
-points of all extensions are deleted in a copy of the checkout, and the linters and those unit tests
-run there that the deletion may affect. That none needs another one, a test of the layers holds.
+An extension is a capability that most clouds do without. Its folder, the tests that use it and its
+lines of pyproject.toml are deleted in a copy of the checkout: those of all extensions, for the
+linters and the unit tests that the deletion may affect; then those of each one, for the entry
+points of the others.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Collection, Sequence
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 # To save time: mypy can use the checkout's cache, because few files differ.
@@ -23,39 +25,37 @@ VARIABLES = {"MYPY_CACHE_DIR": str(ROOT / ".mypy_cache")}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Extension:
-    """An extension: the code in ``folder``, and ``tests``, the files and folders of its tests."""
+    """An extension: its packages, by the full name, and the files and folders that are its own."""
 
-    folder: str
-    tests: tuple[str, ...]
+    packages: tuple[str, ...]
+    paths: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return self.paths[0]
 
 
-EXTENSIONS = (
-    # test_operations wants functional tests that also use fleet's commands.
-    Extension("osc_gpu/fleet", ("tests/unit/osc_gpu/fleet", "tests/unit/test_operations.py")),
-    Extension("osc_gpu/stock", ("tests/unit/osc_gpu/stock",)),
-    Extension(
-        "nova_gpu/fabric",
-        (
-            *("tests/unit/fabric", "tests/fixtures/nvfm.py", "tests/fixtures/nvfm.c"),
-            *("tests/functional/test_fabric.py", "tests/vfio/test_board.py"),
+def extensions() -> list[Extension]:
+    """Return all extensions of the checkout."""
+    folders = sorted(path for path in ROOT.glob("extensions/*") if path.is_dir())
+    return [
+        Extension(("osc_gpu.fleet",), ("osc_gpu/fleet", "tests/unit/osc_gpu/fleet")),
+        *(
+            Extension(
+                tuple(path.name for path in sorted(folder.glob("*_gpu_*"))),
+                (str(folder.relative_to(ROOT)),),
+            )
+            for folder in folders
         ),
-    ),
-    Extension("nova_gpu/licence", ("tests/unit/licence",)),
-    Extension(
-        "nova_gpu/stock",
-        (
-            *("tests/unit/stock", "tests/functional/stock.py"),
-            *("tests/takeover", "tests/cloud/takeover.py"),
-        ),
-    ),
-)
+    ]
 
 
 # mypy finds each import of an extension. Left out are the tests of layers that load none by name,
-# of tools and of fixtures, and properties and benchmarks, which the checkout's unit suite has.
+# of tools and of fixtures, and properties and benchmarks, which the checkout's unit suite has; and
+# the documentation's matrix of all tests and its sample of all options.
 _UNAFFECTED = (
     r"unit\.(benchmarks|cloud|crash|fixtures|fuzz|host|lab|privsep|tools)\."
-    r"|unit\.core\.(?!test_extensions\.)|unit\.test_faults\."
+    r"|unit\.core\.(?!test_extensions\.)|unit\.test_(faults|operations|samples)\."
 )
 _STESTR = ("stestr", "--test-path", "tests/unit", "--top-dir", ".", "run")
 COMMANDS = (
@@ -63,19 +63,42 @@ COMMANDS = (
     ("mypy",),
     (*_STESTR, "--exclude-regex", _UNAFFECTED),
 )
+# For the deletion of one: a contract of import-linter says that none imports another.
+_PACKAGING = "tests.unit.test_packaging"
+_OF_EACH = (
+    (
+        "python",
+        "-m",
+        "unittest",
+        "-q",
+        f"{_PACKAGING}.TestEntryPoints",
+        f"{_PACKAGING}.PackagesTest",
+    ),
+)
 
 
 def main() -> int:
-    names = " and ".join(extension.folder for extension in EXTENSIONS)
+    every = extensions()
+    for deleted, commands in [(every, COMMANDS), *(([extension], _OF_EACH) for extension in every)]:
+        names = " and ".join(extension.name for extension in deleted)
+        if failure := _failure(deleted, commands):
+            print(f"{failure[-16000:]}\nfailed without {names}")
+            return 1
+        print(f"without {names}: {', '.join(argv[0] for argv in commands)} passed", flush=True)
+    return 0
+
+
+def _failure(deleted: Collection[Extension], commands: Sequence[Sequence[str]]) -> str:
+    """Run *commands* in a copy without the extensions *deleted*; return the output of a failure."""
     with tempfile.TemporaryDirectory() as folder:
         tree = pathlib.Path(folder, "tree")
         ignored = shutil.ignore_patterns(
             ".git", ".tools", ".stestr", ".*_cache", "*.egg-info", "__pycache__", "build"
         )
         shutil.copytree(ROOT, tree, ignore=ignored)
-        for extension in EXTENSIONS:
+        for extension in deleted:
             _delete(tree, extension)
-        for argv in COMMANDS:
+        for argv in commands:
             done = subprocess.run(
                 argv,
                 cwd=tree,
@@ -85,25 +108,24 @@ def main() -> int:
                 text=True,
             )
             if done.returncode:
-                print(f"{done.stdout[-16000:]}\nwithout {names}: {argv} failed")
-                return 1
-    print(f"without {names}: {', '.join(argv[0] for argv in COMMANDS)} passed")
-    return 0
+                return f"{done.stdout}\n{' '.join(argv)} failed"
+    return ""
 
 
 def _delete(tree: pathlib.Path, extension: Extension) -> None:
-    package = extension.folder.replace("/", ".")
-    shutil.rmtree(tree / extension.folder)
-    for name in extension.tests:
+    for name in extension.paths:
         path = tree / name
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    for suite in ("functional", "lxc"):
-        for path in (tree / "tests" / suite).glob("test_*.py"):
-            if package in path.read_text():
-                path.unlink()
+    for path in (*tree.glob("tests/**/*.py"), *tree.glob("extensions/*/tests/**/*.py")):
+        if any(package in path.read_text() for package in extension.packages):
+            path.unlink()
     project = tree / "pyproject.toml"
     lines = project.read_text().splitlines(keepends=True)
-    project.write_text("".join(line for line in lines if package not in line))
+    project.write_text(
+        "".join(
+            line for line in lines if not any(package in line for package in extension.packages)
+        )
+    )
 
 
 if __name__ == "__main__":

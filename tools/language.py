@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-PACKAGES = ("nova_gpu", "osc_gpu", "lab", "tools")
+PACKAGES = ("nova_gpu", "osc_gpu", "extensions/*/*_gpu_*", "lab", "tools")
 PAGES = ("*.rst", "lab/*.rst", "doc/source/**/*.rst", "doc/source/**/*.txt")
 # Participles, which name what was done to a thing instead of the thing
 NAMES = {"asked", "each", "found", "given", "kept", "looked", "offered", "said", "told"}

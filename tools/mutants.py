@@ -45,7 +45,7 @@ from cosmic_ray.ast import ast_nodes, get_ast
 from tools import copies, environments
 
 ROOT, STATE = environments.ROOT, environments.STATE / "mutants"
-PACKAGES = ("nova_gpu", "osc_gpu")
+PACKAGES = ("nova_gpu", "osc_gpu", "extensions/*/*_gpu_*")
 # The suites of unit tests that run code of the packages
 _NOT_THEIRS = ("lab", "tools", "cloud", "fixtures", "crash", "benchmarks")
 # Bounds of one mutant: seconds of the processor, and test modules
@@ -112,7 +112,7 @@ def draw(root: Path, number: int, seed: int, pattern: str = "") -> list[Mutant]:
     files = sorted(
         str(path.relative_to(root))
         for package in PACKAGES
-        for path in (root / package).rglob("*.py")
+        for path in root.glob(f"{package}/**/*.py")
     )
     weights = [_statements(root / file) for file in files]
     drawn: dict[str, Mutant] = {}
@@ -219,18 +219,25 @@ def _at_import(path: Path) -> frozenset[int]:
 def _digest(root: Path) -> str:
     """Return a name for the state of the packages and the unit tests at *root*."""
     digest = hashlib.sha256()
-    for folder in (*PACKAGES, "tests/unit"):
-        for path in sorted((root / folder).rglob("*.py")):
+    for folder in (*PACKAGES, "tests/unit", "extensions/*/tests/unit"):
+        for path in sorted(root.glob(f"{folder}/**/*.py")):
             digest.update(str(path.relative_to(root)).encode() + path.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def _test_modules(root: Path, folder: str) -> dict[str, Path]:
+    """Return the paths of the test modules in *folder*, extensions' included, by name."""
+    return {
+        ".".join(path.relative_to(above).with_suffix("").parts): path
+        for above in (root, *root.glob("extensions/*"))
+        for path in sorted((above / folder).rglob("test_*.py"))
+    }
 
 
 def _measure(root: Path, folder: Path) -> None:
     """Run each unit test module of the tree at *root* once, and keep which lines it reaches."""
     modules = sorted(
-        ".".join(path.relative_to(root).with_suffix("").parts)
-        for path in (root / "tests/unit").rglob("test_*.py")
-        if path.relative_to(root / "tests/unit").parts[0] not in _NOT_THEIRS
+        name for name in _test_modules(root, "tests/unit") if name.split(".")[2] not in _NOT_THEIRS
     )
     print(f"measuring which lines {len(modules)} unit test modules reach", flush=True)
     folder.mkdir(parents=True, exist_ok=True)
@@ -281,14 +288,12 @@ class Words:
     def _about(self, folder: str, mutant: Mutant) -> list[str]:
         own = set(re.findall(r"[a-z]{4,}", mutant.file)) - _OF_EVERY_PATH
         stem, scores = Path(mutant.file).stem, {}
-        for path in sorted((self._root / folder).rglob("test_*.py")):
-            place = path.relative_to(self._root / folder)
-            named = sum(word.rstrip("s") in str(place) for word in own)
+        for name, path in _test_modules(self._root, folder).items():
+            named = sum(word.rstrip("s") in name for word in own)
             score = sum(min(_words(path)[word], 5) for word in own) + 10 * named
             if score:
-                scores[path] = score + 50 * (path.stem == f"test_{stem}")
-        ordered = sorted(scores, key=lambda path: -scores[path])
-        return [".".join(p.relative_to(self._root).with_suffix("").parts) for p in ordered]
+                scores[name] = score + 50 * (path.stem == f"test_{stem}")
+        return sorted(scores, key=lambda name: -scores[name])
 
 
 @functools.cache

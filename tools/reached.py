@@ -18,7 +18,10 @@ def main(arguments: Sequence[str]) -> int:
     """Run the test modules one after another in this process; return 0."""
     output, *modules = arguments
     measured = coverage.Coverage(
-        data_file=output, config_file=False, source=["nova_gpu", "osc_gpu"], messages=False
+        data_file=output,
+        config_file=False,
+        source=["nova_gpu", "osc_gpu", "extensions"],
+        messages=False,
     )
     # As the module's path in the tree, wherever that is
     measured.set_option("run:relative_files", True)

@@ -60,8 +60,8 @@ _PYPI = (
 _BUILT = ("libvirt-python",)
 # The tools that build the project's package.
 _PROJECT = (
-    *("nova_gpu", "osc_gpu", "pyproject.toml", "setup.cfg", "setup.py", "requirements.txt"),
-    "README.rst",
+    *("nova_gpu", "osc_gpu", "extensions", "pyproject.toml", "setup.cfg", "setup.py"),
+    *("requirements.txt", "README.rst"),
 )
 _POLICY = pathlib.Path("/usr/sbin/policy-rc.d")
 

@@ -29,7 +29,7 @@ from nova_gpu.core.guest import devices
 
 # The roles that may request the data of any instance: Nova's own user has them
 _ROLES = frozenset({"admin", "service"})
-_LICENCE = extensions.load(extensions.LICENCE)
+_ADDITIONS = extensions.load("nova_gpu.vendordata")
 
 
 def factory(global_conf: Mapping[str, str], **local_conf: str) -> Any:
@@ -59,7 +59,7 @@ def application(request: webob.Request) -> webob.Response:
 
 
 def of_instance(instance: objects.Instance) -> dict[str, Any]:
-    """Return the instance's GPUs, NCCL's topology file, and the licence of its vGPUs.
+    """Return the instance's GPUs, NCCL's topology file, and what extensions add.
 
     The first two are from its ``system_metadata``, which may be out of date: the instance may have
     given its GPUs back, or moved to a host without GPUs. Only ``resources`` show whether it has
@@ -70,8 +70,10 @@ def of_instance(instance: objects.Instance) -> dict[str, Any]:
     )
     guest_devices = devices.of_metadata(instance.system_metadata) if has_gpus else []
     topology = devices.nccl_topology(guest_devices)
-    gpus = {"devices": guest_devices, "nccl_topology": topology} if guest_devices else {}
-    return gpus | _LICENCE.of_instance(instance) if _LICENCE else gpus
+    data = {"devices": guest_devices, "nccl_topology": topology} if guest_devices else {}
+    for addition in _ADDITIONS:
+        data |= addition(instance)
+    return data
 
 
 def _instance(uuid: str) -> objects.Instance:

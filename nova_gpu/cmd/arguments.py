@@ -8,8 +8,6 @@ That module's ``run`` takes the parsed result and the command line, and returns 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import math
 import re
 from typing import Any
 
@@ -21,15 +19,19 @@ LISTEN = "127.0.0.1:9943"
 _WITHOUT_DOMAIN = re.compile("[0-9a-fA-F]{2}:[0-9a-fA-F]{2}[.][0-7]")
 
 
-def _seconds(text: str) -> float:
-    """Parse a time in seconds.
+def add_command(
+    subparsers: Any, name: str, module: str, text: str, *, formats: bool = True
+) -> argparse.ArgumentParser:
+    """Add and return the parser of the command *name*, which the module of this full name runs.
 
-    :raises argparse.ArgumentTypeError: unless it is a number above 0
+    :param text: the command's help
+    :param formats: whether the command has options for the format of its output
     """
-    with contextlib.suppress(ValueError):
-        if 0 < (seconds := float(text)) < math.inf:
-            return seconds
-    raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+    parser: argparse.ArgumentParser = subparsers.add_parser(name, help=text)
+    parser.set_defaults(module=module)
+    if formats:
+        add_format(parser)
+    return parser
 
 
 def _address(text: str) -> str:
@@ -41,11 +43,7 @@ def add_commands(subparsers: Any) -> None:
     """Add the parsers of all ``nova-gpu`` commands, with their options, to *subparsers*."""
 
     def add(within: Any, name: str, module: str, text: str, *, formats: bool = True) -> Any:
-        parser = within.add_parser(name, help=text)
-        parser.set_defaults(module=module if "." in module else f"nova_gpu.cmd.{module}")
-        if formats:
-            add_format(parser)
-        return parser
+        return add_command(within, name, f"nova_gpu.cmd.{module}", text, formats=formats)
 
     def add_address(parser: Any) -> None:
         text = "PCI address, such as 0000:88:00.0 or 88:00.0"
@@ -80,70 +78,6 @@ def add_commands(subparsers: Any) -> None:
         help="make allocations in Placement match the GPUs that instances have, where that is safe",
     )
 
-    if extensions.is_installed(extensions.SHADOW):
-        text = (
-            "on a host of stock Nova, show what nova-gpu would do there, and which instances with "
-            "GPUs it could take over; changes nothing; exits 1 if one cannot be taken over, 3 if a "
-            "source does not answer"
-        )
-        add(subparsers, "shadow", extensions.SHADOW, text).add_argument(
-            "--every",
-            type=_seconds,
-            metavar="SECONDS",
-            help="show it again and again, with this time in between (default: once)",
-        )
-        text = (
-            "take over the instances that have GPUs by stock Nova, as they run: cards and virtual "
-            "functions by an alias, mediated devices; without --apply only show which, and why "
-            "others stay; exits 1 if one stays, 3 if a source does not answer"
-        )
-        adopt = add(subparsers, "adopt", extensions.ADOPT, text, formats=False)
-        adopt.add_argument(
-            "instances", metavar="UUID", nargs="*", help="instance to take over (default: all)"
-        )
-        adopt.add_argument(
-            "--shelved",
-            action="store_true",
-            help="also change the shelved instances that no host has and that ask as aliases of "
-            "this host do",
-        )
-        adopt.add_argument(
-            "--apply",
-            action="store_true",
-            help="do it; nova-compute must be stopped, and its options already be nova-gpu's",
-        )
-        adopt.add_argument(
-            "--with-gpufilter",
-            action="store_true",
-            help="confirm that nova-api and nova-scheduler have nova-gpu, with GPUFilter enabled; "
-            "needed where this host's options do not show it",
-        )
-        text = (
-            "give all instances of this host that have GPUs back to stock Nova, as they run, by an "
-            "alias or as its mediated devices; without --apply only show how, and what is in the "
-            "way; exits 1 if one cannot be given back, 3 if a source does not answer"
-        )
-        leave = add(subparsers, "leave", extensions.LEAVE, text, formats=False)
-        leave.add_argument(
-            "--alias",
-            metavar="NAME",
-            dest="aliases",
-            action="append",
-            default=[],
-            help="alias to give functions by, if several give one; may be repeated",
-        )
-        leave.add_argument(
-            "--shelved",
-            action="store_true",
-            help="also change the shelved instances that no host has and that ask as aliases of "
-            "this host do",
-        )
-        leave.add_argument(
-            "--apply",
-            action="store_true",
-            help="do it; nova-compute must be stopped, and its options already be stock Nova's",
-        )
-
     host = subparsers.add_parser("host", help="check or prepare this host's cards for KVM guests")
     verbs = host.add_subparsers(dest="verb", required=True)
     text = (
@@ -168,3 +102,6 @@ def add_commands(subparsers: Any) -> None:
     add(verbs, "list", "quarantine", text)
     text = "end a card's quarantine: nova-compute offers it to new instances again from its next "
     add_address(add(verbs, "release", "quarantine", f"{text}period on", formats=False))
+
+    for add_others in extensions.load("nova_gpu.commands"):
+        add_others(subparsers)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The text that commands print about boards whose cards guests get in fixed sets only.
 
-The extension :mod:`nova_gpu.fabric` formats it, for boards with NVSwitches.
+An extension formats it, the one that implements :class:`nova_gpu.virt.sets.Sets` for such boards.
 """
 
 from __future__ import annotations
@@ -39,4 +39,4 @@ class _Text:
 
 
 def text() -> _Text:
-    return extensions.load(extensions.BOARD_TEXT) or _Text()
+    return next(iter(extensions.load("nova_gpu.board_text")), _Text())

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``nova-gpu``: shows and prepares the GPUs of the host that it runs on.
 
-Only ``host prepare`` with ``--apply`` or ``--undo``, ``verify --repair``, ``quarantine release``,
-``adopt --apply`` and ``leave --apply`` change anything.
+Only ``host prepare`` with ``--apply`` or ``--undo``, ``verify --repair``, ``quarantine release``
+and commands of extensions change anything.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from oslo_config import cfg, types
 
 from nova_gpu.conf import scheduling, vgpu
-from nova_gpu.core import health_verdict
+from nova_gpu.core import extensions, health_verdict
 
 GROUP = cfg.OptGroup(
     "gpu",
@@ -157,20 +157,6 @@ Seconds after which the process that queries NVML is killed; its answer then cou
 Related options:
 
 * ``[gpu]nvml``
-""",
-    ),
-    cfg.StrOpt(
-        "fabric_manager_address",
-        default="127.0.0.1:6666",
-        help="""
-Address of NVIDIA's Fabric Manager: an IPv4 address with or without a port
-(``FM_CMD_BIND_INTERFACE`` and ``FM_CMD_PORT_NUMBER`` in ``fabricmanager.cfg``), or the path of its
-Unix socket (``FM_CMD_UNIX_SOCKET_PATH``). Used on KVM hosts whose cards are on a board with
-NVSwitches.
-
-Related options:
-
-* ``[gpu]nvml``: only NVML reports which module of its board a card is.
 """,
     ),
     cfg.IntOpt(
@@ -395,6 +381,7 @@ Related options:
 * ``[gpu]cdi_spec_dirs``
 """,
     ),
+    *(option for options in extensions.load("nova_gpu.options") for option in options),
 )
 
 

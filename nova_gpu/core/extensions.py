@@ -1,37 +1,50 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Extensions: capabilities that most clouds do without, each in a folder that can be deleted.
+"""The doors of extensions: capabilities that most clouds do without, each in packages of its own.
 
-An extension imports the rest of the package. The rest imports no extension: it loads the modules
-below by name, where their folder is installed, and works without them.
+An extension imports the rest of the project. The rest imports no extension and knows none by name:
+it loads what the installed ones offer as entry points of these groups.
+
+``nova_gpu.commands``
+    A function that adds parsers of commands to ``nova-gpu`` (:mod:`nova_gpu.cmd.arguments`).
+``nova_gpu.options``
+    Options of the group ``[gpu]``, in a module that imports nothing of :mod:`nova_gpu`.
+``nova_gpu.sets``
+    A class, :class:`nova_gpu.virt.sets.Sets`, called with the roots and the ledger.
+``nova_gpu.board_text``
+    A module with the functions of :mod:`nova_gpu.cmd.board`.
+``nova_gpu.shortages``
+    A function that the scheduler's filter calls with a request spec, what it requests and the hosts
+    that pass. It returns why none of them has suitable free GPUs, or ``None``.
+``nova_gpu.vendordata``
+    A function that returns what it adds to the vendordata of an instance.
 """
 
 from __future__ import annotations
 
-import importlib
-import importlib.machinery
+import functools
+from collections.abc import Sequence
+from importlib import metadata
 from typing import Any
 
-# The doors: the modules of extensions that the rest of the package loads
-SETS = "nova_gpu.fabric.virt.fabric"  # its Fabric is a nova_gpu.virt.sets.Sets
-SHORTAGE = "nova_gpu.fabric.scheduler.partition_reasons"  # nova_gpu.scheduler.filters asks it
-BOARD_TEXT = "nova_gpu.fabric.cmd.board_text"  # nova_gpu.cmd.board has its functions
-LICENCE = "nova_gpu.licence.api.vgpu_licence"  # nova_gpu.api.vendordata adds what it returns
-# Commands of nova-gpu: nova_gpu.cmd.arguments has their options
-SHADOW = "nova_gpu.stock.cmd.shadow"
-ADOPT = "nova_gpu.stock.cmd.adopt"
-LEAVE = "nova_gpu.stock.cmd.leave"
+
+def load(group: str) -> list[Any]:
+    """Import and return what extensions offer as entry points of *group*, in order of their names.
+
+    Services call this once, at their start, because the files may be replaced while they run.
+    """
+    points = (point for point in _points() if point.group == group)
+    return [point.load() for point in sorted(points, key=lambda point: point.name)]
 
 
-def load(door: str) -> Any | None:
-    """Import and return a module of an extension, ``None`` if its folder is not installed."""
-    return importlib.import_module(door) if is_installed(door) else None
+@functools.cache
+def _points() -> Sequence[metadata.EntryPoint]:
+    """Return the entry points of all installed distributions of the project or for it.
 
-
-def is_installed(door: str) -> bool:
-    """Return whether the extension of this module is installed; import nothing of it."""
-    package, folder, *_ = door.split(".")
-    # Only next to the package that runs: an editable installation may lie elsewhere.
-    folders = importlib.import_module(package).__path__
-    spec = importlib.machinery.PathFinder.find_spec(f"{package}.{folder}", folders)
-    # A folder that contains only compiled modules has no origin: the extension was deleted.
-    return bool(spec and spec.origin)
+    ``metadata.entry_points`` parses those of all distributions, which takes five times as long.
+    """
+    points: dict[str, Sequence[metadata.EntryPoint]] = {}
+    for distribution in metadata.distributions():
+        if "nova_gpu" in (distribution.read_text("entry_points.txt") or ""):
+            # The first of a name is the one that Python imports.
+            points.setdefault(distribution.metadata["Name"], tuple(distribution.entry_points))
+    return [point for ours in points.values() for point in ours]

@@ -43,9 +43,7 @@ from nova_gpu.scheduler.requested_gpus import Requested
 
 LOG = logging.getLogger(__name__)
 
-# ``None`` without the extension. It is not loaded at each request, because the search for its
-# folder takes as long as the filtering of 25 hosts.
-_PARTITION_REASONS = extensions.load(extensions.SHORTAGE)
+_SHORTAGES = extensions.load("nova_gpu.shortages")
 
 # Nova has no plug-in point for request filters. It imports available filters even if they are not
 # enabled, so the import of this module registers the request filters, once.
@@ -90,7 +88,7 @@ class GPUFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):  # type: 
         hosts = in_its_own_order(passing, spec_obj)
         if hosts and not utils.request_is_rebuild(spec_obj) and (whole := request.flavor.whole):
             hosts = _near_their_cells(spec_obj, whole, hosts)
-            _require_partition(spec_obj, whole, hosts)
+            _require_suitable(spec_obj, whole, hosts)
             # Nova calls no weigher for a single host.
             if len(hosts) <= candidate_order.TRIED:
                 candidate_order.sort(hosts, whole)
@@ -155,13 +153,14 @@ def _near_their_cells(
     return able
 
 
-def _require_partition(
+def _require_suitable(
     spec: objects.RequestSpec, request: GPURequest, hosts: Sequence[HostState]
 ) -> None:
-    """Refuse a request if *hosts* give GPUs in NVSwitch partitions only, and none is free."""
-    if _PARTITION_REASONS and (reason := _PARTITION_REASONS.shortage(spec, request, hosts)):
-        refused = refusal(nova_context.get_admin_context(), spec, reason, request)
-        raise nova_exception.NoValidHost(reason=refused.format_message())
+    """Refuse a request if an extension knows that no free GPUs of *hosts* suit it."""
+    for shortage in _SHORTAGES:
+        if reason := shortage(spec, request, hosts):
+            refused = refusal(nova_context.get_admin_context(), spec, reason, request)
+            raise nova_exception.NoValidHost(reason=refused.format_message())
 
 
 def _judge_hosts(

@@ -2,7 +2,7 @@
 """The interface to boards with NVSwitches, whose cards guests can only get in fixed sets.
 
 A set is one of Fabric Manager's partitions: while it is active, the NVSwitches join its cards.
-:mod:`nova_gpu.fabric` implements the interface; the inventory and the start of guests use it.
+An extension implements the interface; the inventory and the start of guests use it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 _NOT_INSTALLED = (
-    "nova_gpu.fabric, which has its NVSwitches joined for guests, is not installed; install it"
+    "no extension of nova-gpu that lets its NVSwitches join cards for guests is installed; install "
+    "one"
 )
 
 
@@ -123,7 +124,7 @@ class NoSets(Sets):
 
 
 class Unjoined(NoSets):
-    """A KVM host without :mod:`nova_gpu.fabric`: it offers no cards of boards with NVSwitches."""
+    """A KVM host without an extension for boards with NVSwitches: it offers none of their cards."""
 
     def __init__(self, roots: Roots) -> None:
         self._roots = roots
@@ -142,9 +143,10 @@ def of_machines(roots: Roots, ledger: Ledger | None) -> Sets:
 
     :param ledger: the owners of devices, in nova-compute; ``None`` in the commands
     """
-    door = extensions.load(extensions.SETS)
-    sets: Sets = door.Fabric(roots, ledger) if door else Unjoined(roots)
-    return sets
+    for kind in extensions.load("nova_gpu.sets"):
+        sets: Sets = kind(roots, ledger)
+        return sets
+    return Unjoined(roots)
 
 
 def unfit_types(divided: DividedCard, name: str, reason: str | None) -> Mapping[str, str]:

@@ -75,9 +75,13 @@ class Fault:
         for test in self.tests:
             words = test.split(".")
             sizes = range(len(words), 0, -1)
-            modules = (root.joinpath(*words[:size]).with_suffix(".py") for size in sizes)
-            module = next((path for path in modules if path.exists()), None)
-            rest = words[len(module.relative_to(root).parts) :] if module else words
+            folders = (root, *root.glob("extensions/*"))
+            modules = (
+                (folder.joinpath(*words[:size]).with_suffix(".py"), words[size:])
+                for folder in folders
+                for size in sizes
+            )
+            module, rest = next(((m, rest) for m, rest in modules if m.exists()), (None, words))
             # A method may be inherited; a class stands in the module.
             if module is None or (rest and f"class {rest[0]}(" not in module.read_text()):
                 raise Outdated(f"there is no {test}; name the tests that find it now")

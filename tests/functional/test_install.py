@@ -14,8 +14,8 @@ import unittest
 
 ROOT = pathlib.Path(__file__).parents[2]
 SOURCES = (
-    *("nova_gpu", "osc_gpu", "pyproject.toml", "setup.cfg", "setup.py", "requirements.txt"),
-    "README.rst",
+    *("nova_gpu", "osc_gpu", "extensions", "pyproject.toml", "setup.cfg", "setup.py"),
+    *("requirements.txt", "README.rst"),
 )
 # What Nova does with compute_driver, and what the package must bring besides.
 QUESTION = """
@@ -27,7 +27,8 @@ assert issubclass(driver, nova.virt.driver.ComputeDriver)
 assert importlib.resources.files("nova_gpu.data").joinpath("gpu-products.tsv").is_file()
 ours, novas = (set(importlib.metadata.files(name)) for name in ("nova-gpu", "nova"))
 assert not ours & novas, ours & novas
-points = importlib.metadata.entry_points(group="nova.api.extra_spec_validators", name="gpu")
+points = importlib.metadata.distribution("nova-gpu").entry_points
+assert {"nova.api.extra_spec_validators", "nova_gpu.vendordata"} <= points.groups
 assert [point.load() for point in points]
 print(importlib.metadata.version("nova-gpu"))
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that ``nova-gpu shadow`` (``nova_gpu.stock``) only reads: its system calls, what it sends,
+"""Tests that ``nova-gpu shadow`` (nova_gpu_migrate) only reads: its system calls, what it sends,
 and the databases before and after.
 
 NVML is off. Excused are Python's two caches, which any program fills that imports a module for the
@@ -35,7 +35,6 @@ from tests.cloud import databases
 from tests.cloud import fixtures as cloud_fixtures
 from tests.lxc import base, place
 
-_ROOT = pathlib.Path(__file__).resolve().parents[2]
 _TIMEOUT_S = 300
 # strace's name of the calls that have a path or are about sockets, and every other call by which a
 # process changes more than itself and its files' offsets
@@ -266,7 +265,7 @@ class ShadowTest(base.LXCTestCase):
             self._state / f"trace-{name}",
             [*user, *argv],
             HOME=str(home),
-            PYTHONPATH=str(_ROOT),
+            PYTHONPATH=os.environ["PYTHONPATH"],
         )
         self.assertEqual(0, traced.status, traced.output + traced.errors)
         shown = json.loads(traced.output)

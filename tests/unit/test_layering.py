@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import pathlib
 import re
 import shutil
 import subprocess
@@ -13,17 +12,16 @@ import sys
 import tempfile
 import unittest
 
-import nova_gpu
+from tests.fixtures.checkout import EXTENSIONS, ROOT
 
-PACKAGE = pathlib.Path(nova_gpu.__file__).parent
-ROOT = PACKAGE.parent
-CLIENT = ROOT / "osc_gpu"
+PACKAGE = ROOT / "nova_gpu"
 
 
 @functools.cache
 def modules() -> dict[str, ast.Module]:
-    """Return all modules of both packages by their paths below the checkout."""
-    paths = sorted(path for package in (PACKAGE, CLIENT) for path in package.rglob("*.py"))
+    """Return all modules of the packages by their paths below the checkout."""
+    packages = [PACKAGE, ROOT / "osc_gpu", *(p for e in EXTENSIONS for p in e.glob("*_gpu_*"))]
+    paths = sorted(path for package in packages for path in package.rglob("*.py"))
     return {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in paths}
 
 

@@ -6,18 +6,20 @@ from __future__ import annotations
 import collections
 import csv
 import functools
-import pathlib
 
 import testtools
 
-TESTS = pathlib.Path(__file__).parents[1]
-TABLES = TESTS.parent / "doc/source/reference"
+from tests.fixtures.checkout import EXTENSIONS, ROOT
+
+TABLES = ROOT / "doc/source/reference"
 
 
 @functools.cache
 def texts(suite: str) -> dict[str, str]:
     """Return the modules of a suite, which are not imported: they need other processes."""
-    return {path.stem: path.read_text() for path in (TESTS / suite).glob("*.py")}
+    folders = (ROOT / "tests", *(path / "tests" for path in EXTENSIONS))
+    modules = (path for folder in folders for path in (folder / suite).glob("*.py"))
+    return {path.stem: path.read_text() for path in modules}
 
 
 def is_there(name: str) -> bool:

@@ -17,11 +17,20 @@ from importlib import metadata
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.fixtures.checkout import EXTENSIONS
 from tests.fixtures.sources import imports, listed, name_of
 from tools.environments import NEWEST, RELEASES
 
 ROOT = pathlib.Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+# All import packages of the distribution
+_OURS = {
+    path.name: path
+    for folder in (ROOT, *EXTENSIONS)
+    for path in sorted(folder.iterdir())
+    if re.match(r"(nova|osc)_gpu(?!.*[.-])", path.name)
+}
 
 # Imported where they are, and no requirement: libvirt's bindings are the compute host's.
 _OPTIONAL = {"libvirt", "pynvml"}
@@ -68,13 +77,15 @@ class ClientTest(unittest.TestCase):
         refused = {
             package
             for package, names in _packages().items()
-            if not names & own and package not in ("nova_gpu", "osc_gpu")
+            if not names & own and package not in _OURS
         }
         refused -= set(sys.stdlib_module_names)
         self.assertLess({"nova", "eventlet", "sqlalchemy"}, refused)
         modules = [
-            ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-            for path in sorted((ROOT / "osc_gpu").rglob("*.py"))
+            ".".join(path.relative_to(package.parent).with_suffix("").parts)
+            for package in _OURS.values()
+            if package.name.startswith("osc_gpu")
+            for path in sorted(package.rglob("*.py"))
         ]
         self.assertIn("osc_gpu.capacity", modules)
         argv = [sys.executable, "-W", "ignore", "-c", _IMPORT, ",".join(refused), *modules]
@@ -87,10 +98,11 @@ class HostTest(unittest.TestCase):
         """Also where nova-gpu is installed without its extra, beside a Nova."""
         imported = {
             name.partition(".")[0]
-            for path in (ROOT / "nova_gpu").rglob("*.py")
+            for package in _OURS.values()
+            for path in package.rglob("*.py")
             for name in imports(ast.parse(path.read_text()))
         }
-        others = imported - set(sys.stdlib_module_names) - _OPTIONAL - {"nova_gpu"}
+        others = imported - set(sys.stdlib_module_names) - _OPTIONAL - {*_OURS}
         self.assertIn("oslo_config", others)
         there = closure([*listed("requirements.txt"), "nova"])
         self.assertEqual([], [package for package in others if not _packages()[package] & there])
@@ -104,7 +116,22 @@ class TestEntryPoints(unittest.TestCase):
                 module, _, attribute = target.partition(":")
                 with self.subTest(f"{group}: {name}"):
                     loaded = importlib.import_module(module)
-                    self.assertTrue(not attribute or callable(getattr(loaded, attribute)))
+                    self.assertTrue(not attribute or hasattr(loaded, attribute))
+
+
+class PackagesTest(unittest.TestCase):
+    def test_all_are_installed_but_the_tests(self) -> None:
+        setuptools = PROJECT["tool"]["setuptools"]
+        there = {
+            ".".join(path.parent.relative_to(package.parent).parts)
+            for package in _OURS.values()
+            for path in package.rglob("__init__.py")
+        }
+        self.assertEqual(
+            there - {"nova_gpu.virt_ext"}, {*setuptools["packages"]} - {"nova.virt.gpu"}
+        )
+        for name, folder in setuptools["package-dir"].items():
+            self.assertTrue((ROOT / folder / "__init__.py").exists(), name)
 
 
 class TestDebian(unittest.TestCase):

@@ -75,10 +75,13 @@ class TroubleshootingTest(unittest.TestCase):
         described = " ".join(read("admin/troubleshooting").replace("``", " ").split())
         lacking = {}
         found = 0
-        for module in sorted(reasons.PACKAGE.rglob("*.py")):
-            if module.relative_to(reasons.PACKAGE).parts[0] == "cmd":
+        modules = [
+            (module, package) for package in reasons.PACKAGES for module in package.rglob("*.py")
+        ]
+        for module, package in sorted(modules):
+            if module.relative_to(package).parts[0] == "cmd":
                 continue
-            for text in reasons.errors(module):
+            for text in reasons.errors(module, package):
                 if looked_for := reasons.told(text):
                     found += 1
                     if looked_for not in described:

@@ -166,7 +166,7 @@ class UnjoinedTest(HostTestCase):
         self.host.add_gpu(MODULE, "10de", "2330")  # H100 SXM5
         self.host.add_gpu(PLUGGED, "10de", "2331")  # H100 PCIe
         self.host.add_device("0000:05:00.0", "10de", "22a3", class_code=0x068000)  # an NVSwitch
-        self.useFixture(fixtures.MonkeyPatch("nova_gpu.core.extensions.SETS", "nova_gpu.gone.door"))
+        self.useFixture(fixtures.MonkeyPatch("nova_gpu.core.extensions.load", lambda group: []))
         self.sets = sets.of_machines(self.host.roots, None)
 
     def card(self, address: str) -> GPU:
@@ -174,7 +174,7 @@ class UnjoinedTest(HostTestCase):
 
     def test_a_module_of_a_board_is_not_given(self) -> None:
         reason = self.sets.why_not(self.card(MODULE)) or ""
-        self.assertIn("is a module of an HGX board: nova_gpu.fabric", reason)
+        self.assertIn("is a module of an HGX board: no extension of nova-gpu", reason)
         self.assertIsNone(self.sets.why_not(self.card(PLUGGED)))
 
     def test_nor_is_a_vgpu_that_is_all_of_it(self) -> None:

@@ -1,0 +1,391 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What nova-gpu would do on a host of stock Nova: groups, starts, and instances to take over.
+
+Everything here is only read.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from nova import context as nova_context
+
+from nova_gpu.conf import CONF
+from nova_gpu.core import availability, device, names
+from nova_gpu.core.availability import Reasons
+from nova_gpu.core.model import GPU, PciAddress, Product
+from nova_gpu.core.vgpu import vgpu_capacity, vgpu_group
+from nova_gpu.core.vgpu.vgpu import Kind
+from nova_gpu.core.vgpu.vgpu_group import SharedCard
+from nova_gpu.host.pci import sysfs
+from nova_gpu.host.roots import Roots
+from nova_gpu.host.vfio import card_reset, passthrough
+from nova_gpu.host.vgpu import mdev, sriov
+from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
+from nova_gpu.virt.inventory import card_groups, discovery
+from nova_gpu.virt.usage import domains
+from nova_gpu.virt.verify import gather, gather_host
+from nova_gpu.virt.verify.gather_host import Cards
+from nova_gpu_migrate.core import leaving, takeover
+from nova_gpu_migrate.core.former import Former
+from nova_gpu_migrate.core.holding import (
+    Alias,
+    Domain,
+    Hardware,
+    Holding,
+    Leaving,
+    MdevType,
+    MediatedDevice,
+    Obstacle,
+    Provider,
+)
+from nova_gpu_migrate.virt import aliases, providers, records
+
+_Item = TypeVar("_Item", Holding, Leaving)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Group:
+    """A group that nova-gpu would offer: one resource provider.
+
+    ``total`` is the number of its cards, or how many vGPUs of the type its empty cards carry.
+    """
+
+    provider: str
+    resource_class: str
+    product: Product
+    total: int
+    cards: tuple[PciAddress, ...]
+    vgpu_type: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Card:
+    """What nova-gpu would do with a card; ``reason`` is why it would not offer it.
+
+    ``holders`` are the uuids of the domains that have it or a part of it, ``providers`` the names
+    of stock Nova's resource providers for it. ``named`` are its functions that domains have.
+    ``start``, ``release`` and ``cleaning`` are sentences
+    about a guest's start and end, empty for a card that is offered in parts.
+    """
+
+    gpu: GPU
+    reason: str | None
+    holders: tuple[str, ...]
+    providers: tuple[str, ...]
+    start: str = ""
+    release: str = ""
+    cleaning: str = ""
+    named: frozenset[PciAddress] = frozenset()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Shadow:
+    """What nova-gpu would do on the host.
+
+    ``holdings`` are the instances that have GPUs by stock Nova, ``leavings`` those that have them
+    by nova-gpu. ``strangers`` are the domains with GPUs that are no instances of this host, with
+    their cards. ``unread`` are sentences about sources that could not be read. ``mediating`` are
+    the functions at which mediated devices are made. ``mediated`` is how many each domain has at a
+    function, of a resource class of stock Nova. ``consumers`` are the uuids for which Placement
+    counts GPUs of nova-gpu's groups here, and which are no instances of this host.
+    """
+
+    node: str | None
+    groups: tuple[Group, ...]
+    cards: tuple[Card, ...]
+    aliases: tuple[Alias, ...]
+    holdings: tuple[Holding, ...]
+    leavings: tuple[Leaving, ...]
+    strangers: Mapping[str, tuple[PciAddress, ...]]
+    unread: tuple[str, ...]
+    mediating: frozenset[PciAddress] = frozenset()
+    mediated: Mapping[str, Mapping[tuple[PciAddress, str], int]] = dataclasses.field(
+        default_factory=dict
+    )
+    consumers: tuple[str, ...] = ()
+
+
+def look(
+    sources: gather.Sources,
+    preferred: Collection[str] = (),
+    types: Collection[MdevType] = (),
+    device_spec: Sequence[str] = (),
+) -> Shadow:
+    """Read all sources and return what nova-gpu would do.
+
+    :param preferred: the names of the aliases to give functions back by, if several give one
+    :param types: those of mediated devices that stock Nova makes on this host
+    :param device_spec: the values of ``[pci]device_spec`` for stock Nova
+    """
+    ask = gather.Questions(sources.ask)
+    context = nova_context.get_admin_context()
+    host = sources.host
+    cards = ask("sysfs", lambda: gather_host.read(host, sources.unavailable))
+    if cards is None:
+        return Shadow(None, (), (), (), (), (), {}, ask.unread)
+    nodename = ask("libvirt", sources.libvirt.get_hostname)
+    named = ask("libvirt", lambda: _domains(sources))
+    hardware = ask("sysfs", lambda: _hardware(host, cards))
+    instances = stock = functions = None
+    consumers: frozenset[str] = frozenset()
+    if nodename is not None:
+        read_instances = functools.partial(records.read, context, CONF.host, nodename)
+        instances = ask("Nova's database", read_instances)
+    if nodename is not None and hardware is not None:
+        client = sources.placement
+        read_providers = functools.partial(_providers, client, context, nodename, hardware)
+        stock = ask("Placement", read_providers)
+        read_consumers = functools.partial(_consumers, client, context, nodename)
+        consumers = ask("Placement", read_consumers) or consumers
+    if hardware is not None:
+        read_functions = functools.partial(_functions, hardware, device_spec, host.roots, stock)
+        functions = ask("sysfs", read_functions)
+    known_aliases = functions.given_by(aliases.configured(CONF.pci.alias)) if functions else []
+    holdings: list[Holding] = []
+    leavings: list[Leaving] = []
+    users: Mapping[PciAddress, tuple[str, ...]] = {}
+    strangers: Mapping[str, tuple[PciAddress, ...]] = {}
+    if named is not None and hardware is not None:
+        users = _users(named, hardware)
+        if instances is not None:
+            whole = dataclasses.replace(hardware, providers=stock or {})
+            arguments = named, hardware, known_aliases, types
+            aliases_of = functools.partial(_former_aliases, functions)
+            judged = (takeover.judge(instance, named, whole) for instance in instances)
+            holdings = [
+                dataclasses.replace(
+                    holding, back=leaving.back(holding, *arguments, aliases_of(holding.former))
+                )
+                for holding in judged
+                if holding
+            ]
+            judged_back = (
+                leaving.judge(instance, *arguments, preferred, aliases_of(instance.former))
+                for instance in instances
+            )
+            leavings = [item for item in judged_back if item]
+            strangers = _strangers(users, {instance.uuid for instance in instances})
+    # One tells of all: the conductor has the API's database, or lacks it.
+    own = [*(it.instance for it in holdings), *(it.instance for it in leavings)]
+    for instance in own[:1]:
+        read_spec = functools.partial(records.unread, context, instance.uuid)
+        if unread := ask("nova-conductor", read_spec):
+            holdings = [_hindered(holding, unread) for holding in holdings]
+            leavings = [_hindered(item, unread) for item in leavings]
+    in_domains = frozenset[PciAddress]().union(*(it.functions for it in (named or {}).values()))
+    return Shadow(
+        nodename,
+        tuple(_groups(nodename, host, cards)),
+        tuple(_cards(host, cards, users, _names_by_card(stock or {}, hardware), in_domains)),
+        tuple(alias for alias in known_aliases if alias.cards),
+        tuple(holdings),
+        tuple(leavings),
+        strangers,
+        ask.unread,
+        frozenset(
+            address
+            for card in cards.parts.values()
+            for address, parent in card.parents.items()
+            if parent.kind is Kind.MEDIATED
+        ),
+        _counts(named or {}, hardware, types) if hardware else {},
+        tuple(sorted(consumers - {it.uuid for it in instances or () if it.elsewhere is None})),
+    )
+
+
+def _strangers(
+    users: Mapping[PciAddress, Collection[str]], instances: Collection[str]
+) -> dict[str, tuple[PciAddress, ...]]:
+    """Return the cards of each domain that is none of the *instances*, which are UUIDs."""
+    strangers = {uuid for uuids in users.values() for uuid in uuids if uuid not in instances}
+    return {
+        uuid: tuple(sorted(card for card, uuids in users.items() if uuid in uuids))
+        for uuid in sorted(strangers)
+    }
+
+
+def _counts(
+    named: Mapping[str, Domain], hardware: Hardware, types: Collection[MdevType]
+) -> dict[str, Mapping[tuple[PciAddress, str], int]]:
+    counts: dict[str, Mapping[tuple[PciAddress, str], int]] = {}
+    for uuid, domain in named.items():
+        made = (hardware.mediated[dev] for dev in domain.mediated & hardware.mediated.keys())
+        at = ((item.parent, leaving.class_at(item.parent, item.type_id, types)) for item in made)
+        counts[uuid] = collections.Counter((parent, name) for parent, name in at if name)
+    return counts
+
+
+def _former_aliases(functions: aliases.Functions | None, former: Former | None) -> list[Alias]:
+    """Return what the aliases by which an instance once asked give on this host."""
+    if functions is None or former is None:
+        return []
+    return functions.given_by({name: request.specs for name, request in former.requests.items()})
+
+
+def _functions(
+    hardware: Hardware,
+    device_spec: Sequence[str],
+    roots: Roots,
+    stock: Mapping[PciAddress, Provider] | None,
+) -> aliases.Functions:
+    whole = [gpu for gpu in hardware.gpus.values() if gpu.address not in hardware.parts]
+    spec = DeviceSpec(device_spec)
+    companions = [
+        item for gpu in whole for item in gpu.companions if spec.obstacle([item], roots) is not None
+    ]
+    virtual = {
+        parent
+        for card, divided in hardware.parts.items()
+        for parent in divided.parents.keys() - {*hardware.gpus[card].functions}
+    }
+    slots = takeover.function_slots(virtual, hardware)
+    return aliases.read(whole, slots, companions, roots, spec, stock or {})
+
+
+def _domains(sources: gather.Sources) -> dict[str, Domain]:
+    return {uuid: Domain(*devices) for uuid, devices in domains.hostdevs(sources.libvirt).items()}
+
+
+def _hardware(host: discovery.Discovery, cards: Cards) -> Hardware:
+    gpus = {card.gpu.address: card.gpu for card in cards.whole.values()}
+    gpus |= {gpu.address: gpu for gpu in cards.shared}
+    functions = {function: gpu.address for gpu in gpus.values() for function in gpu.functions}
+    for address in gpus:
+        virtual = sriov.virtual_functions(sysfs.device(address, host.roots))
+        functions |= dict.fromkeys(virtual.values(), address)
+    mediated = {
+        uuid: MediatedDevice(item.parent, card, item.type_id)
+        for uuid, item in mdev.devices(host.roots).items()
+        if item.parent is not None
+        and (card := functions.get(item.parent) or device.card_of(item.parent, gpus)) is not None
+    }
+    reasons: dict[PciAddress, Reasons] = {
+        address: card.unavailable for address, card in cards.whole.items() if card.unavailable
+    }
+    return Hardware(gpus, reasons, functions, mediated, cards.parts)
+
+
+def _users(named: Mapping[str, Domain], hardware: Hardware) -> dict[PciAddress, tuple[str, ...]]:
+    """Return the uuids of the domains that have each card, or a part of it."""
+    users: dict[PciAddress, tuple[str, ...]] = {}
+    for uuid, domain in sorted(named.items()):
+        functions = domain.functions & hardware.cards_by_function.keys()
+        own = {hardware.cards_by_function[function] for function in functions}
+        own |= {hardware.mediated[dev].card for dev in domain.mediated & hardware.mediated.keys()}
+        for card in own:
+            users[card] = (*users.get(card, ()), uuid)
+    return users
+
+
+def _providers(
+    client: Any, context: nova_context.RequestContext, nodename: str, hardware: Hardware
+) -> dict[PciAddress, Provider]:
+    """Return stock Nova's resource providers of the host's cards, by function."""
+    root = client.get_provider_by_name(context, nodename)["uuid"]
+    providers_by_function = {}
+    for provider in client.get_providers_in_tree(context, root):
+        name, function = provider["name"], providers.function_of(provider["name"])
+        # A flavor may name the resource classes and traits of one with mediated devices, an alias
+        # those of a card.
+        if function is not None and function in hardware.cards_by_function:
+            providers_by_function[function] = providers.read(client, name, provider["uuid"])
+    return providers_by_function
+
+
+def _hindered(item: _Item, obstacle: Obstacle) -> _Item:
+    return dataclasses.replace(item, obstacles=(*item.obstacles, obstacle))
+
+
+def _consumers(client: Any, context: nova_context.RequestContext, nodename: str) -> frozenset[str]:
+    """Return the uuids of all for which Placement counts GPUs of nova-gpu's groups."""
+    root = client.get_provider_by_name(context, nodename)["uuid"]
+    groups = (
+        provider["uuid"]
+        for provider in client.get_providers_in_tree(context, root)
+        if names.parse_provider_name(nodename, provider["name"]) is not None
+    )
+    answers = (client.get_allocations_for_resource_provider(context, group) for group in groups)
+    return frozenset(consumer for answer in answers for consumer in answer.allocations)
+
+
+def _names_by_card(
+    stock: Mapping[PciAddress, Provider], hardware: Hardware | None
+) -> dict[PciAddress, tuple[str, ...]]:
+    """Return the names of stock Nova's resource providers for each card."""
+    names_by_card: dict[PciAddress, tuple[str, ...]] = {}
+    for function, provider in stock.items():
+        card = hardware.cards_by_function[function] if hardware else function
+        names_by_card[card] = (*names_by_card.get(card, ()), provider.name)
+    return names_by_card
+
+
+def _groups(nodename: str | None, host: discovery.Discovery, cards: Cards) -> Iterator[Group]:
+    """Yield the groups of whole cards, and then those of vGPUs.
+
+    The name of the compute node is the beginning of a provider's name.
+    """
+    node = nodename or CONF.host
+    reasons = {address: card.unavailable for address, card in cards.whole.items()}
+    gpus = [card.gpu for card in cards.whole.values()]
+    for key, group in card_groups.offered(gpus, {}, host.delivery.mode, reasons).items():
+        provider = names.provider_name(node, key)
+        of_key = device.resource_class_of(key)
+        yield Group(provider, of_key, group.product, len(group.gpus), tuple(sorted(group.gpus)))
+    shared = {gpu.address: SharedCard(gpu, cards.parts[gpu.address]) for gpu in cards.shared}
+    for key, parts in vgpu_group.groups(shared).items():
+        type_id = parts.facts.id
+        total = sum(vgpu_capacity.carried(card.card, type_id) or 0 for card in parts.cards.values())
+        yield Group(
+            names.provider_name(node, key),
+            device.resource_class_of(key),
+            parts.product,
+            total,
+            tuple(sorted(parts.cards)),
+            type_id,
+        )
+
+
+def _cards(
+    host: discovery.Discovery,
+    cards: Cards,
+    users: Mapping[PciAddress, tuple[str, ...]],
+    provider_names: Mapping[PciAddress, tuple[str, ...]],
+    functions: frozenset[PciAddress],
+) -> Iterator[Card]:
+    """Yield the host's cards, whole ones first.
+
+    :param functions: those that domains have
+    """
+    for address, card in sorted(cards.whole.items()):
+        known = users.get(address, ()), provider_names.get(address, ())
+        start, release, cleaning = _steps(host, card.gpu)
+        named = functions.intersection(card.gpu.functions)
+        reason = availability.text(card.unavailable)
+        yield Card(card.gpu, reason, *known, start, release, cleaning, named)
+    for gpu in cards.shared:
+        yield Card(gpu, None, users.get(gpu.address, ()), provider_names.get(gpu.address, ()))
+
+
+def _steps(host: discovery.Discovery, gpu: GPU) -> Iterable[str]:
+    """Yield what happens to a whole card at a guest's start, at its end, and in its cleaning."""
+    clean = "cleaned by [gpu]clean_command" if CONF.gpu.clean_command else ""
+    if host.delivery.shares_driver:
+        yield "its device nodes are given to the container"
+        yield "the processes of the container that have it open are ended"
+        yield clean
+        return
+    if passthrough.is_with_vfio(gpu, host.roots):
+        yield "it stays bound to vfio-pci"
+    else:
+        yield f"it is bound from {gpu.driver or 'no driver'} to vfio-pci, and back at the end"
+    try:
+        own = card_reset.resets_functions(gpu, host.roots)
+        yield "each of its functions is reset" if own else "its whole bus is reset by VFIO"
+    except OSError as error:
+        yield passthrough.unread(error)
+    yield clean

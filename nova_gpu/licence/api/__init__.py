@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""The part of vendordata with which a guest licenses its vGPUs."""
