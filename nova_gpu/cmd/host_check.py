@@ -244,11 +244,11 @@ def text(findings: list[Finding]) -> str:
         lines += [
             f"    {function} is bound to {driver or 'no driver'}" for function, driver in drivers
         ]
-        said = [f"  - {reason}" for reason in finding.obstacles]
-        said += [f"    {remark}" for remark in finding.remarks]
-        if (alike := first.setdefault(tuple(said), finding.address)) != finding.address and said:
-            said = [f"    and all that is said of {alike}"]
-        lines += said
+        sentences = [f"  - {reason}" for reason in finding.obstacles]
+        sentences += [f"    {remark}" for remark in finding.remarks]
+        if (alike := first.setdefault(tuple(sentences), finding.address)) != finding.address and sentences:
+            sentences = [f"    and all that is sentences of {alike}"]
+        lines += sentences
     return printable.lines("\n".join(lines))
 
 
