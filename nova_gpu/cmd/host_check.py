@@ -246,8 +246,9 @@ def text(findings: list[Finding]) -> str:
         ]
         sentences = [f"  - {reason}" for reason in finding.obstacles]
         sentences += [f"    {remark}" for remark in finding.remarks]
-        if (alike := first.setdefault(tuple(sentences), finding.address)) != finding.address and sentences:
-            sentences = [f"    and all that is sentences of {alike}"]
+        alike = first.setdefault(tuple(sentences), finding.address)
+        if sentences and alike != finding.address:
+            sentences = [f"    and all that is said of {alike}"]
         lines += sentences
     return printable.lines("\n".join(lines))
 
