@@ -132,8 +132,9 @@ def read(
                 settled.add(uuid)
             if _is_idle(instance, migrations):
                 idle.add(uuid)
-            is_deleted = instance.task_state in (task_states.DELETING, task_states.SOFT_DELETING)
-            (deleting if is_deleted else here).add(uuid)
+            is_gone = instance.vm_state == vm_states.DELETED  # and its row soon is
+            is_gone |= instance.task_state in (task_states.DELETING, task_states.SOFT_DELETING)
+            (deleting if is_gone else here).add(uuid)
     # Nova keeps a failed migration until its instance is deleted: an instance may have hundreds.
     by_instance: dict[str, list[objects.Migration]] = {}
     for migration in migrations:
