@@ -466,7 +466,8 @@ def _tasks(view: _View) -> Iterator[Difference]:
         for task in host.tasks:
             yield Difference("task", host.name, f"{task} has not ended")
     for instance in view.cloud.instances.values():
-        if instance.task_state is not None:
+        host = view.cloud.hosts.get(instance.host or "")
+        if instance.task_state is not None and (host is None or host.is_up):
             yield Difference("task", instance.uuid, f"its task {instance.task_state} goes on")
 
 

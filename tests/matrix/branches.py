@@ -212,6 +212,7 @@ class Branches:
         has_failed = then is None or after is None or "error" in (then.vm_state, after.vm_state)
         if refused and self._then and not has_failed:
             changed = oracle.unchanged(self._then, now, uuid)
+        state = self._state(now, uuid)
         last, found = self._settled()
         if is_hit:
             stage.recover()
@@ -229,7 +230,7 @@ class Branches:
             refused,
             tuple(changed),
             last.instances.get(uuid),
-            self._state(now, uuid),
+            state,
             is_hit,
             "",
             time.process_time() - started,
