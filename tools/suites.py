@@ -88,7 +88,7 @@ _COSTLY = (
     r"|test_(preemption|cross_cell|recoveries|vgpu_operations|install|room|counted|fabric)[.]"
     r"|test_(aggregates|both_hypervisors|capacity)[.]"
     r"|test_live_migration[.](OtherType|Plain|Recoveries)Test"
-    r"|test_kvm_binding[.](Moves|Cast)Test"
+    r"|test_kvm_binding[.](Moves|Cast)Test|test_virtual_functions[.](SeveralSizes|GPUInstances)Test"
 )
 
 # The longest lanes first, so that none runs on alone. CONTRIBUTING.rst says what each suite is, and
@@ -164,7 +164,9 @@ SUITES = {
         long="'unit[.]fuzz|test_preemption_c'",
     ),
     "histories": Suite((_stestr("unit", inputs=3000),), pick="", long="what_was_not_cleaned"),
-    "fields": Suite((_stestr("unit", inputs=10_000),), pick="", long="CommandsTest.test_of_a_"),
+    "fields": Suite(
+        (_stestr("unit", inputs=10_000),), pick="", long="'CommandsTest.test_of_a_|FillingsTest'"
+    ),
     "faults": Suite(("python -m tests.faults",), long=""),
     "style": Suite((*_tox("pep8"), *_tox("docs")), short=""),
     "types": Suite(_tox("types"), short=""),
