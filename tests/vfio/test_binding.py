@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import io
 import os
 import pathlib
 import re
+import socket
 import subprocess
 import tempfile
 import time
@@ -29,6 +31,7 @@ from tests.vfio import host
 
 # What hangs ends never; what does not may take its time on a busy machine.
 _BUSY_S, _GENEROUS_S = 15, 300
+_SET_MASTER = 0x641E  # DRM_IOCTL_SET_MASTER, of the kernel's include/uapi/drm/drm.h
 _DOCUMENTED = pathlib.Path(__file__).parents[2] / "doc/source/admin/host-check"
 
 
@@ -92,6 +95,22 @@ class BindingTest(_CardTestCase):
         with node.open(), self.assertRaises(exception.BindingFailed) as raised:
             nova_gpu.privsep.vfio.give_to_guests(self.card)
         self.assertIn(f"(pid {os.getpid()})", str(raised.exception))
+        self.assertEqual(host.HOST_DRIVERS, host.drivers(self.card))
+
+    def test_what_is_in_flight_of_the_hosts_driver(self) -> None:
+        """No process shows that it has a node open: the driver lets go, and the file is dead."""
+        (node,) = pathlib.Path("/dev/dri/by-path").glob(f"pci-{self.card}-card")
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            with node.open() as file:
+                socket.send_fds(ours, [b"."], [file.fileno()])
+            nova_gpu.privsep.vfio.give_to_guests(self.card)
+            self.assertEqual(host.VFIO_DRIVERS, host.drivers(self.card))
+            _, received, *_ = socket.recv_fds(theirs, 1, 1)
+        with os.fdopen(*received) as file, self.assertRaises(OSError) as caught:
+            fcntl.ioctl(file, _SET_MASTER)
+        self.assertEqual(errno.ENODEV, caught.exception.errno)
+        nova_gpu.privsep.vfio.give_to_host(self.card)
         self.assertEqual(host.HOST_DRIVERS, host.drivers(self.card))
 
     def test_a_driver_that_does_not_let_go(self) -> None:
