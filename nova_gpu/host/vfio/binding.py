@@ -265,7 +265,8 @@ def _refuse_hanging(address: model.PciAddress, limit: str = "") -> None:
     if process.poll() is None:
         raise _NotMoved(
             f"{step} does not end{limit}",
-            f"{_SEE_KERNEL_LOG}; boot the host before the card is used again",
+            f"{_SEE_KERNEL_LOG}; end what may have the card open unseen, such as a file in a "
+            "socket's queue, or boot the host before the card is used again",
             hangs=True,
         )
     del _hanging[address]
