@@ -36,8 +36,9 @@ vendordata: ``<project id>.tok`` is the client configuration token of NVIDIA's l
 the instances of a project, ``<project id>.conf`` the text of their ``/etc/nvidia/gridd.conf``.
 ``default.tok`` and ``default.conf`` are for projects without such a file. Only instances that have
 vGPUs of NVIDIA's driver get them; with ``<project id>.whole.conf`` or ``default.whole.conf``, which
-is then their ``gridd.conf``, instances with whole cards, too. A file to which other users of the
-host have access is not used. nova-api reads the files anew at each request. Unset: guests get no
+is then their ``gridd.conf``, instances with whole cards, too. A flavor's ``gpu:licence`` puts a
+name of its own in the place of ``whole``. A file to which other users of the host have access is
+not used. nova-api reads the files anew at each request. Unset: guests get no
 licence.
 """,
     ),

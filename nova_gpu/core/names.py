@@ -79,6 +79,7 @@ ON_PREEMPT = "gpu:on_preempt"
 VGPUS = "vgpus"
 VGPU_TYPE = "vgpu_type"
 VGPU_PARAMS = "gpu:vgpu_params"
+LICENCE = "gpu:licence"
 HEADS = "gpu:heads"
 
 # Nova's own word for PCI devices of its passthrough

@@ -224,6 +224,13 @@ VGPU_PARAMS = Word(
     parsers.parse_params,
     About.PARTS,
 )
+LICENCE = Word(
+    names.LICENCE,
+    "Which settings of NVIDIA's licence the guest gets: ``vws`` for the operator's "
+    "``<project>.vws.conf`` or ``default.vws.conf`` (``[gpu]vgpu_licences``).",
+    parsers.ALLOWED_LICENCE,
+    parsers.parse_licence,
+)
 OPTION_ROM = Word(
     names.OPTION_ROM,
     "Whether a KVM guest sees the option ROMs of its GPUs. It does unless this says ``false``.",
@@ -342,7 +349,8 @@ WORDS: tuple[Word[Any], ...] = (
         lambda name, text: parsers.parse_count(text, name),
         About.PARTS,
     ),
-    *(VGPU_TYPE, HEADS, VGPU_PARAMS, HYPERVISOR_TYPE, OPTION_ROM, GUEST_TOPOLOGY, MOVE),
+    *(VGPU_TYPE, HEADS, VGPU_PARAMS, LICENCE, HYPERVISOR_TYPE, OPTION_ROM, GUEST_TOPOLOGY),
+    MOVE,
     *(ON_STOP, ON_STOP_MOVE),
     Word(
         names.PREEMPTIBLE,

@@ -17,12 +17,14 @@ ALLOWED_COUNTS = f"'= N' or N, with N from 1 to {MAX_GPUS}"
 ALLOWED_TYPES = "the id or the name of a vGPU type, NAME or 's== NAME'"
 ALLOWED_SWITCH = "true or false"
 ALLOWED_PARAMS = "name=number, several with commas: enable_uvm=1,frame_rate_limiter=0"
+ALLOWED_LICENCE = "at most 32 lower-case letters, digits and hyphens: vws"
 
 _KVM = {"kvm": names.QEMU}
 _SYNONYMS = {names.HYPERVISOR: _KVM, names.HYPERVISOR_TYPE: _KVM}
 # A parameter of NVIDIA's vGPU plugin; the driver keeps 1024 characters of all.
 _MOST_PARAMS = 16
 _PARAM = re.compile("[a-z][a-z_]{0,31}=[0-9]{1,9}")
+_LICENCE = re.compile("[a-z0-9][a-z0-9-]{0,31}")
 _OF_SEVERAL_WORDS = frozenset({names.MODEL, names.VGPU_TYPE})
 
 # The values of Nova's own booleans in flavors (oslo.utils' strutils.bool_from_string).
@@ -135,6 +137,17 @@ def parse_params(key: str, text: str) -> str:
     else:
         return ",".join(params)
     raise exception.InvalidExtraSpec(key, text, reason, ALLOWED_PARAMS)
+
+
+def parse_licence(key: str, text: str) -> str:
+    """Return *text*, which is part of the name of a file with settings.
+
+    :raises InvalidExtraSpec: if the value of *key* is not ALLOWED_LICENCE
+    """
+    if not _LICENCE.fullmatch(text):
+        reason = "it is no name of settings of a licence"
+        raise exception.InvalidExtraSpec(key, text, reason, ALLOWED_LICENCE)
+    return text
 
 
 def parse_switch(key: str, extra_specs: Mapping[str, str], *, otherwise: bool) -> bool:

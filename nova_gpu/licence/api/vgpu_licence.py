@@ -6,7 +6,8 @@ configuration token of the licence server, and ``gridd.conf``, the settings of `
 operator puts them into ``[gpu]vgpu_licences``. Who has the token gets licences from its server, so
 an instance gets that of its own project alone, and only while it has vGPUs of NVIDIA, or whole
 cards and the operator has settings for these: what a whole card is licensed for, its guest's driver
-cannot know (``FeatureType`` 2 or 4), and the setting for vGPUs would be wrong.
+cannot know (``FeatureType`` 2 or 4), and the setting for vGPUs would be wrong. A flavor may name
+other settings than those of all whole cards, or of all vGPUs.
 """
 
 from __future__ import annotations
@@ -20,13 +21,15 @@ from nova import objects
 from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import names
+from nova_gpu.core import exception, names
+from nova_gpu.core.flavor import extra_spec
 
 LOG = logging.getLogger(__name__)
 
-# The keys in vendordata, and the endings of the files
-_ENDINGS = {"token": "tok", "gridd_conf": "conf"}
-_ENDINGS_OF_WHOLE = {"gridd_conf": "whole.conf", "token": "tok"}
+# The keys in vendordata
+_TOKEN, _SETTINGS = "token", "gridd_conf"
+# The settings of whole cards whose flavor names none
+_WHOLE = "whole"
 _DEFAULT = "default"
 # A project's ID is part of a path: Keystone's are 32 hexadecimal digits, or names such as default.
 _PROJECT = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -39,7 +42,8 @@ _OF_NVIDIA = "/nvidia-"
 def of_instance(instance: objects.Instance) -> dict[str, dict[str, str]]:
     """Return the licence of an instance with vGPUs of NVIDIA, or with whole cards.
 
-    It is empty for any other instance, and for whole cards without settings for these. The files
+    It is empty for any other instance, and without the settings that are whole cards', or that the
+    flavor names. The files
     are read at each call. A file that cannot be used is left out, with a warning in the log: the
     instance boots without a licence.
     """
@@ -58,9 +62,15 @@ def of_instance(instance: objects.Instance) -> dict[str, dict[str, str]]:
             instance=instance,
         )
         return {}
+    try:
+        chosen = extra_spec.LICENCE.of(instance.flavor.extra_specs)
+    except exception.InvalidExtraSpec as e:
+        LOG.warning("Not giving the licence of its GPUs to the instance: %s", e, instance=instance)
+        return {}
+    prefix = f"{chosen}." if chosen else "" if is_vgpu else f"{_WHOLE}."
     licence: dict[str, str] = {}
-    for key, ending in (_ENDINGS if is_vgpu else _ENDINGS_OF_WHOLE).items():
-        if not is_vgpu and key == "token" and not licence:
+    for key, ending in ((_SETTINGS, f"{prefix}conf"), (_TOKEN, "tok")):
+        if prefix and key == _TOKEN and not licence:
             return {}
         for path in (pathlib.Path(folder, f"{name}.{ending}") for name in (project, _DEFAULT)):
             try:

@@ -27,10 +27,16 @@ def vgpu(slot: str) -> objects.Resource:
     )
 
 
-def instance(slot: str = "0000:3b:00.4/nvidia-1155/0", project: str = PROJECT) -> objects.Instance:
+def instance(
+    slot: str = "0000:3b:00.4/nvidia-1155/0", project: str = PROJECT, **extra_specs: str
+) -> objects.Instance:
     had = objects.ResourceList(objects=[vgpu(slot)])
     return objects.Instance(
-        uuid=uuidsentinel.instance, project_id=project, resources=had, system_metadata={}
+        uuid=uuidsentinel.instance,
+        project_id=project,
+        resources=had,
+        system_metadata={},
+        flavor=objects.Flavor(extra_specs=extra_specs),
     )
 
 
@@ -86,6 +92,16 @@ class LicenceTest(unittest.TestCase):
         for item, number in ((whole, 4), (instance(), 1)):
             licence = {"token": "eyJ", "gridd_conf": f"FeatureType={number}\n"}
             self.assertEqual({"vgpu_licence": licence}, vendordata.of_instance(item))
+        # A flavor may name others, for both kinds.
+        for item in (whole, named := instance(**{"gpu:licence": "vws"})):
+            item.flavor = named.flavor
+            self.assertEqual({}, vendordata.of_instance(item))
+        self.put("default.vws.conf", "FeatureType=2\n")
+        for item in (whole, named):
+            licence = {"token": "eyJ", "gridd_conf": "FeatureType=2\n"}
+            self.assertEqual({"vgpu_licence": licence}, vendordata.of_instance(item))
+        named.flavor.extra_specs["gpu:licence"] = "../../nova"
+        self.assertEqual({}, vendordata.of_instance(named))
         self.config.config(group="gpu", vgpu_licences=None)
         self.assertEqual({}, vendordata.of_instance(instance()))
 
