@@ -100,7 +100,13 @@ class ParamsTest(profiled.ProfiledServersTestBase):
 
 
 # By their size in 48 parts of a card (NVIDIA's vGPU user guide, mixed-size mode); ids are made up
-SIZES = {1156: (48, "48C"), 1155: (24, "24C"), 1154: (24, "16C"), 1152: (12, "8C")}
+SIZES = {
+    number: (48 // most, name)
+    for number, most, name in (
+        *((1156, 1, "48C"), (1155, 2, "24C"), (1154, 2, "16C"), (1152, 4, "8C")),
+        (1148, 8, "4C"),
+    )
+}
 
 
 def by_size(number: int, made: Iterable[tuple[int, int]]) -> list[int]:
@@ -155,8 +161,8 @@ class SeveralSizesTest(RuledServersTestBase):
     CARD = "0000:3b:00.0"
 
     def prepare(self, host: hosts.Host) -> None:
-        host.add_gpu(self.CARD, "10de", "26b9", totalvfs=6, minor=0)
-        for function in vgpu.add_functions(host, self.CARD, 6):
+        host.add_gpu(self.CARD, "10de", "26b9", totalvfs=12, minor=0)
+        for function in vgpu.add_functions(host, self.CARD, 12):
             host.register_with_vfio(function)
         super().prepare(host)
 
@@ -171,7 +177,7 @@ class SeveralSizesTest(RuledServersTestBase):
 
     def test_two_tenants_share_a_card(self) -> None:
         self.flags(
-            virtual_functions=["10de:26b9=6"],
+            virtual_functions=["10de:26b9=12"],
             vgpu_mixed_sizes=["10de:26b9=true"],
             vgpu_scheduler=["10de:26b9=equal_share"],
             group="gpu",
@@ -182,18 +188,21 @@ class SeveralSizesTest(RuledServersTestBase):
         self.assertIn("[gpu]vgpu_mixed_sizes and [gpu]vgpu_scheduler not set", self.log())
         self.tell()
         self.restart_host("host1")
-        empty = {"48C": 1, "24C": 2, "16C": 2, "8C": 4}
+        empty = {"48C": 1, "24C": 2, "16C": 2, "8C": 4, "4C": 8}
+        half = {"48C": 0, "24C": 1, "16C": 1, "8C": 2, "4C": 4}
         self.assertFree(**empty)
         one = self.boot(self.of("16C"))
-        self.assertFree(**{"48C": 0, "24C": 1, "16C": 1, "8C": 2})
+        self.assertFree(**half)
         with mock.patch.object(self.api, "project_id", "other-tenant"):
             two = self.boot(self.of("8C", 2))
             self.assertFree(**dict.fromkeys(empty, 0))
             self.assertIn("none free", self.boot_refused(self.of("8C")))
         self._delete_server(one)
-        self.assertFree(**{"48C": 0, "24C": 1, "16C": 1, "8C": 2})
+        self.assertFree(**half)
         self._delete_server(two)
         self.assertFree(**empty)
+        self.boot(self.of("4C", 4))
+        self.assertFree(**half)
         self.assertNotIn("failed starts", self.log())
 
 
