@@ -11,7 +11,9 @@ import math
 from collections.abc import Iterator, Sequence
 
 from nova import context as nova_context
+from nova import exception as nova_exception
 from nova import objects
+from nova.virt import hardware
 
 from nova_gpu.cmd import checks
 from nova_gpu.conf import CONF
@@ -20,6 +22,8 @@ from nova_gpu.core.flavor import request, request_group
 from nova_gpu.core.flavor.request import FlavorRequest, GPURequest, Request, VGPURequest
 from nova_gpu.core.scheduling import fit, stats
 from nova_gpu.core.scheduling.stats import Report
+from nova_gpu.core.topology import affinity
+from nova_gpu.core.topology.affinity import Policy
 
 
 def other_releases() -> list[str]:
@@ -47,6 +51,28 @@ def crowded_flavors() -> list[str]:
         numbers = [_candidates(requests, report) for report in reports]
         if (total := sum(numbers)) > CONF.scheduler.max_placement_results:
             lines.append(f"{flavor.name}: {total} on {sum(map(bool, numbers))} hosts")
+    return lines
+
+
+def flavors_on_too_few_nodes() -> list[str]:
+    """Return a line for each flavor that asks for more GPUs than its NUMA cells can be near.
+
+    They are compared with the most GPUs that a host reports on one NUMA node. Where no two are on
+    one, the nodes may be unknown, and the policy ``legacy`` allows all GPUs of such a host.
+    """
+    groups = [group for _, report in _reports() for group in report.host.groups]
+    most = max((g.islands.numa if g.islands.numa > 1 else g.total for g in groups), default=0)
+    image, lines = objects.ImageMeta.from_dict({}), []
+    for flavor, requests in _flavors() if most else ():
+        whole = next((item for item in requests if isinstance(item, GPURequest)), None)
+        with contextlib.suppress(nova_exception.NovaException):  # Nova's API refuses it
+            topology = hardware.numa_get_constraints(flavor, image)
+            stated = hardware.get_pci_numa_policy_constraint(flavor, image)
+            policy = affinity.policy(stated, CONF.gpu.pci_numa_affinity_policy)
+            is_strict = policy in (Policy.LEGACY, Policy.REQUIRED)
+            if whole and topology and is_strict and whole.count > most * len(topology):
+                needed = math.ceil(whole.count / most)
+                lines.append(f"{flavor.name} with {whole.count} GPUs: hw:numa_nodes={needed}")
     return lines
 
 
@@ -107,7 +133,7 @@ def _requests(flavor: FlavorRequest) -> Sequence[Request]:
 
 
 def _has_free(request_: GPURequest, report: Report) -> bool:
-    """Return whether each request group of *request_* finds its cards free in a group of *report*."""
+    """Return whether *report* has a group with enough cards free for each request group."""
     return all(
         any(
             sum(count for *_, count in cells) >= part.count

@@ -170,6 +170,15 @@ class Checks(checks.Checks):
             "room:",
         )
 
+    def _check_nodes(self) -> upgradecheck.Result:
+        """controllers: flavors with more GPUs than the NUMA nodes of their cells have"""
+        return self.asked(
+            reports.flavors_on_too_few_nodes,
+            "New instances of these flavors are refused, because no host has so many GPUs on as "
+            "many NUMA nodes as their guests have cells. Add what is named here, or "
+            "hw:pci_numa_affinity_policy=preferred:",
+        )
+
     def _check_counted(self) -> upgradecheck.Result:
         """controllers with unified limits: flavors whose GPUs nova-api does not count"""
         if not limit_utils.use_unified_limits():
@@ -241,6 +250,7 @@ class Checks(checks.Checks):
         ("Scheduler reads flavors", _check_filter),
         ("Nova's weighers are kept", _check_weighers),
         ("Flavors are right", _check_flavors),
+        ("Pinned guests have near GPUs", _check_nodes),
         ("Nova counts flavors", _check_counted),
         ("Placement names all hosts", _check_candidates),
         ("Free GPUs can be used", _check_stranded),

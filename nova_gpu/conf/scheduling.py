@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from oslo_config import cfg
 
 from nova_gpu.core.flavor.placement_policy import Distribution
+from nova_gpu.core.topology.affinity import Policy
 
 LAST, NEVER = "last", "never"
 
@@ -27,6 +28,23 @@ Related options:
 
 * ``[gpu]gpu_weight_multiplier``
 * ``[filter_scheduler]weight_classes``
+""",
+    ),
+    cfg.StrOpt(
+        "pci_numa_affinity_policy",
+        choices=[
+            (Policy.REQUIRED, "on the NUMA nodes of the instance's cells"),
+            (Policy.SOCKET, "on the sockets of these nodes"),
+            (Policy.LEGACY, "on these nodes, or on a node that is unknown"),
+            (Policy.PREFERRED, "on these nodes if possible"),
+        ],
+        help="""
+Where the GPUs of an instance with NUMA cells may be (``hw:numa_nodes``, ``hw:cpu_policy``,
+``hw:mem_page_size``), if neither its flavor nor its image says so with Nova's
+``hw:pci_numa_affinity_policy`` or ``hw_pci_numa_affinity_policy``. By default it is as Nova has it
+for other PCI devices, ``legacy``; and ``preferred`` for mediated devices, for which Nova has no
+policy. Set it to the same value for nova-compute and nova-scheduler. Instances keep the GPUs that
+they have.
 """,
     ),
     cfg.FloatOpt(

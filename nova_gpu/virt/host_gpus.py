@@ -22,6 +22,7 @@ from nova_gpu.virt.inventory.assignment import Assigned
 from nova_gpu.virt.inventory.card_inventory import CardInventory
 from nova_gpu.virt.inventory.counting import Counting
 from nova_gpu.virt.inventory.discovery import Discovery
+from nova_gpu.virt.inventory.exchange import Exchange
 from nova_gpu.virt.inventory.neighbours import Neighbours
 from nova_gpu.virt.inventory.provider_tree import Providers
 from nova_gpu.virt.inventory.tracker import Tracker
@@ -118,7 +119,8 @@ class HostGPUs:
         self.starts = Starts(
             *(assigned, ways, vgpus, proofs, ledger, usage, reporter, counting, stops),
             self.refusals,
-            *(hypervisor_type, self.publication.free, left, neighbours.had_by, lost_reasons),
+            *(hypervisor_type, self.publication.free, left),
+            *(Exchange(assigned, tracker, neighbours), lost_reasons),
         )
         self.moves = Moves(assigned, self.starts, vgpus, ways.sets, host_discovery.roots, nodename)
         xids = Xids(host_discovery.roots)

@@ -418,8 +418,7 @@ def _cells_of(topology: Any) -> Cells:
             own = Cell(cell.memory_usage, cell.cpu_usage, frozenset(cell.pinned_cpus))
         else:
             pinned = cell.cpu_pinning or {}
-            count = len(cell.cpuset) + len(getattr(cell, "pcpuset", ()) or ())
-            own = Cell(cell.memory, count, frozenset(pinned.values()))
+            own = Cell(cell.memory, len(cell.cpuset), frozenset(pinned.values()))
         found[cell.id] = found.get(cell.id, Cell()) + own
     return {number: cell for number, cell in found.items() if cell != Cell()}
 

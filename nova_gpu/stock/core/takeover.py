@@ -13,7 +13,8 @@ from nova_gpu.core import availability, exception, flavor_mismatch, names
 from nova_gpu.core.flavor import parsers, request, validation
 from nova_gpu.core.model import GPU, PciAddress, Product
 from nova_gpu.core.placement import group_traits
-from nova_gpu.core.topology import choose, nearness, topology
+from nova_gpu.core.topology import affinity, choose, nearness, topology
+from nova_gpu.core.topology.affinity import Policy
 from nova_gpu.core.vgpu.vgpu import FUNCTION_TYPE, Kind, Slot, device_uuid
 from nova_gpu.stock.core.former import Former
 from nova_gpu.stock.core.holding import (
@@ -33,10 +34,6 @@ from nova_gpu.stock.core.holding import (
 # (nova.compute.vm_states)
 RUNNING = ("active", "paused")
 SETTLED = (*RUNNING, "stopped")
-
-# What an alias says without numa_policy, and what is no condition
-# (nova.objects.fields.PCINUMAAffinityPolicy)
-_LEGACY, _PREFERRED = "legacy", "preferred"
 
 # Words of flavors that stock Nova's own filter compares
 _OF_BOTH = {names.HYPERVISOR, names.HYPERVISOR_TYPE}
@@ -205,15 +202,17 @@ def _differences(
 ) -> Iterator[str]:
     """Yield what the flavor says to stock Nova, and not to nova-gpu in its words."""
     policies = {
-        alias: request.numa_policy or _LEGACY
+        alias: request.numa_policy or Policy.LEGACY
         for alias, request in instance.requests.items()
         if alias in aliases
     }
-    strict = sorted({policy for policy in policies.values() if policy != _PREFERRED})
-    if strict and instance.has_cells:
+    own = instance.extra_specs.get(affinity.EXTRA_SPEC, Policy.LEGACY)
+    others = sorted({policy for policy in policies.values() if policy != own})
+    if others and instance.has_cells:
         yield (
-            "when it starts on another host, or new ones with this flavor do, its cards may be on "
-            f"other NUMA nodes than its guest: nova-gpu has no numa_policy={', '.join(strict)}"
+            "when it starts on another host, or new ones with this flavor do, its cards are on the "
+            f"NUMA nodes of its guest by the policy {own}, and not by numa_policy="
+            f"{', '.join(others)} of its alias: {affinity.EXTRA_SPEC} of the flavor changes that"
         )
     groups = {name.partition(":")[0] for name in removed if name.startswith("resources")}
     if len(groups) > 1 and instance.extra_specs.get("group_policy") == "isolate":

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import threading
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Set
@@ -18,6 +19,7 @@ from nova_gpu.core.placement import inventory
 from nova_gpu.core.scheduling.stats import Divided, Reserved
 from nova_gpu.core.sets import set_traits
 from nova_gpu.core.topology import choose, topology
+from nova_gpu.core.topology.choose import Beside
 from nova_gpu.virt import sets
 from nova_gpu.virt.delivery import guest_address_space
 from nova_gpu.virt.delivery.ways import Ways
@@ -186,6 +188,20 @@ class CardInventory(Published[GPUGroup, PciAddress]):
         circles = topology.circles([holding.group.gpus[holding.device] for holding in held])
         return flavor_mismatch.apart(request.whole, self._facts(held, hypervisor_type, circles))
 
+    def remote(
+        self, held: Collection[Holding[GPUGroup, PciAddress]], claimant: Claimant
+    ) -> str | None:
+        cells = claimant.affinity()
+        nodes = collections.Counter(
+            holding.group.gpus[holding.device].numa_node for holding in held
+        )
+        if cells is None or cells.holds(nodes):
+            return None
+        free = self.free()
+        for group in {holding.group.key: holding.group for holding in held}.values():
+            nodes.update(gpu.numa_node for a, gpu in group.gpus.items() if a in free)
+        return cells.shortage(len(held), nodes)
+
     def _facts(
         self,
         held: Collection[Holding[GPUGroup, PciAddress]],
@@ -311,20 +327,40 @@ class CardInventory(Published[GPUGroup, PciAddress]):
         cards = {device.function(item) for item in every.union(devices)} & joined.keys()
         return frozenset[PciAddress]().union(*(joined[card] - {card} for card in cards))
 
-    def claimant(self) -> Claimant | None:
-        return self._neighbours.claimant()
-
     def choose(
+        self, provider_uuid: str, free: Collection[Device], count: int
+    ) -> tuple[Device, ...]:
+        return self._chosen(free, count)
+
+    def _chosen(
+        self, free: Collection[Device], count: int, beside: Beside[PciAddress] | None = None
+    ) -> tuple[PciAddress, ...]:
+        cards = device.cards(free)
+        joined = self._sets.choose(cards, count, beside)
+        return joined or choose.choose(cards, count, topology.places(self._at(cards)), beside)
+
+    def distances(
+        self, provider_uuid: str, devices: Collection[Device], claimant: Claimant
+    ) -> Mapping[Device, int]:
+        cells = claimant.affinity()
+        gpus = self._at(device.cards(devices))
+        return {gpu.address: cells.distance(gpu.numa_node) if cells else 0 for gpu in gpus}
+
+    def improve(
         self,
         provider_uuid: str,
+        own: Collection[Device],
         free: Collection[Device],
-        count: int,
-        claimant: Claimant | None = None,
-    ) -> tuple[Device, ...]:
-        cards = device.cards(free)
-        gpus = [gpu for gpu in self.cards() if gpu.address in cards]
-        beside = None
-        if claimant is not None:
-            beside = choose.beside(claimant.arrangement, gpus, claimant.neighbours)
-        joined = self._sets.choose(cards, count, beside)
-        return joined or choose.choose(cards, count, topology.places(gpus), beside)
+        claimant: Claimant,
+    ) -> Collection[Device]:
+        if claimant.flavor.whole is None:
+            return own
+        arrangement, gpus = claimant.flavor.whole.arrangement, self._at(device.cards(free))
+        beside = choose.beside(arrangement, gpus, claimant.neighbours, claimant.affinity())
+        if beside is None:
+            return own
+        chosen = self._chosen(free, len(own), beside)
+        return chosen if beside.cost(chosen) < beside.cost(device.cards(own)) else own
+
+    def _at(self, addresses: Collection[PciAddress]) -> list[GPU]:
+        return [gpu for gpu in self.cards() if gpu.address in addresses]

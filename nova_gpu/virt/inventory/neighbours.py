@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Neighbours: the network functions and disks that instances have by Nova's own PCI passthrough.
 
-A flavor may require GPUs near them. Nova claims these devices first, then the GPUs
-(``ResourceTracker.instance_claim`` and ``_move_claim``, the same in Nova 32 to 34). So GPUs are
-chosen near the neighbours that are claimed already. A claim passes neither its instance nor the
-instance's neighbours to the driver: doc/source/contributor/upstream.rst. The start of the guest
-knows both, and refuses a guest whose GPUs are not as near as its flavor requires
-(:meth:`Neighbours.had_by`).
+A flavor may require GPUs near them. Before a guest starts it gets GPUs near the neighbours that it
+has (:mod:`nova_gpu.virt.inventory.exchange`), and is refused if its GPUs are not as near as its
+flavor requires.
 
 nova-gpu sorts the pools from which Nova draws neighbours, so that those near free GPUs come first.
 Nova draws "in any order" (``PciDeviceStats.consume_requests``), unless Placement has chosen the
@@ -20,24 +17,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from nova import context as nova_context
 from nova import objects
-from oslo_log import log as logging
 
-from nova_gpu.core import boundary
 from nova_gpu.core.flavor.placement_policy import Near
-from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.model import GPU
 from nova_gpu.core.scheduling import stats
 from nova_gpu.core.topology import nearness
 from nova_gpu.core.topology.nearness import Neighbour
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
-from nova_gpu.virt.inventory.pool import Claimant
 from nova_gpu.virt.inventory.tracker import Tracker
-from nova_gpu.virt.usage import records
-
-LOG = logging.getLogger(__name__)
 
 
 class Neighbours:
@@ -60,44 +49,6 @@ class Neighbours:
     def had_by(self, instance: objects.Instance) -> tuple[Neighbour, ...]:
         """Return the network functions and disks that the instance has on this host."""
         return self._at(device.address for device in instance.get_pci_devices())
-
-    def claimant(self) -> Claimant | None:
-        """Return the facts about the instance for which Nova is claiming GPUs right now.
-
-        Return ``None`` if the instance has no neighbours, or they are unknown. Call it under the
-        lock of Nova's resource tracker.
-
-        The tracker does not pass the instance, but its record of PCI devices identifies it: the
-        newest devices that are claimed and not yet allocated belong to this claim. Devices of a
-        move in progress, or of a failed claim until the next period, are older entries of the
-        record. So a claim without PCI devices may be mistaken for an older claim; its GPUs are then
-        near that claim's devices, and may be less close to each other.
-        """
-        try:
-            with boundary.crossed():
-                return self._claimant()
-        except boundary.Failure as error:
-            LOG.warning(
-                "Cannot read the claiming instance, so its GPUs are chosen without regard to its "
-                "network functions and disks: %s",
-                error,
-            )
-            return None
-
-    def _claimant(self) -> Claimant | None:
-        if (instance := self._tracker.handing_out) is not None:
-            return _of_flavor(records.request_of(instance), self.had_by(instance))
-        pci = self._tracker.pci
-        uuid = next(reversed(pci.claims), None) if pci else None
-        if uuid is None:
-            return None
-        neighbour = self._at(neighbour.address for neighbour in pci.claims[uuid])
-        if all(near.kind is Near.ANY for near in neighbour):
-            return None
-        context = nova_context.get_admin_context()
-        instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=["flavor"])
-        flavor = instance.new_flavor or instance.flavor
-        return _of_flavor(records.request_of_flavor(flavor), neighbour)
 
     def near(self, gpus: Collection[GPU]) -> frozenset[Near]:
         """Return which kinds of network functions and disks the host has near any of *gpus*.
@@ -168,7 +119,3 @@ class Neighbours:
             if (neighbour := self._read[address]) is not None:
                 neighbours.append(neighbour)
         return tuple(neighbours)
-
-
-def _of_flavor(request: FlavorRequest, neighbours: tuple[Neighbour, ...]) -> Claimant | None:
-    return Claimant(request.whole.arrangement, neighbours) if request.whole else None

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pool from which a claim of Nova's resource tracker draws GPUs that are close together.
 
+A claim passes the number of GPUs, not the instance (doc/source/contributor/upstream.rst). What an
+instance has of a pool is exchanged for free devices that suit it better once all is known about it
+(:mod:`nova_gpu.virt.inventory.exchange`).
+
 ``ResourceTracker._claim_resources`` (nova/compute/resource_tracker.py, the same in Nova 32 to 34)
 takes the set of a provider's resources in the provider tree, subtracts the assigned ones, compares
 the requested amount with the rest, and calls ``pop()`` once per unit. So the set in the tree is a
@@ -18,22 +22,37 @@ from typing import Any, Protocol
 
 from nova import objects
 
+from nova_gpu.conf import CONF
 from nova_gpu.core import device
 from nova_gpu.core.device import Device
-from nova_gpu.core.flavor.placement_policy import Arrangement
+from nova_gpu.core.flavor.request import FlavorRequest
+from nova_gpu.core.topology import affinity
+from nova_gpu.core.topology.affinity import Affinity, Sockets
 from nova_gpu.core.topology.nearness import Neighbour
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Claimant:
-    """The facts about a claim's instance that the choice of GPUs depends on.
+    """The facts about an instance that the choice of its GPUs depends on.
 
-    ``arrangement`` is how the flavor wants the GPUs placed. ``neighbours`` are the network
-    functions and disks that the instance has by Nova's own PCI passthrough.
+    ``flavor`` is the request of its flavor. ``neighbours`` are the network functions and disks that
+    the instance has by Nova's own PCI passthrough. ``cells`` are the nodes of its NUMA cells, and
+    ``policy`` is the affinity to them that its flavor or image states.
     """
 
-    arrangement: Arrangement
-    neighbours: tuple[Neighbour, ...]
+    flavor: FlavorRequest
+    neighbours: tuple[Neighbour, ...] = ()
+    cells: frozenset[int] = frozenset()
+    policy: str | None = None
+    sockets: Sockets = dataclasses.field(default_factory=dict)
+
+    def affinity(self, *, are_mediated: bool = False) -> Affinity | None:
+        """Return the affinity of GPUs, or of mediated devices, ``None`` without NUMA cells."""
+        if not self.cells:
+            return None
+        default = CONF.gpu.pci_numa_affinity_policy
+        policy = affinity.policy(self.policy, default, are_mediated=are_mediated)
+        return Affinity(policy, self.cells, self.sockets)
 
 
 class Supply(Protocol):
@@ -51,22 +70,34 @@ class Supply(Protocol):
         :param assigned: the resource tracker's own set of the provider's assigned resources
         """
 
-    def claimant(self) -> Claimant | None:
-        """Return the facts about the instance for which Nova claims devices right now.
-
-        Return ``None`` if the choice does not depend on the instance.
-        """
-        return None
-
     @abc.abstractmethod
     def choose(
-        self,
-        provider_uuid: str,
-        free: Collection[Device],
-        count: int,
-        claimant: Claimant | None,
+        self, provider_uuid: str, free: Collection[Device], count: int
     ) -> tuple[Device, ...]:
         """Return the best combination of *count* of the provider's *free* devices."""
+
+    @abc.abstractmethod
+    def distances(
+        self, provider_uuid: str, devices: Collection[Device], claimant: Claimant
+    ) -> Mapping[Device, int]:
+        """Return how far each device of the provider is from the claimant's NUMA cells.
+
+        The distances are those of :meth:`nova_gpu.core.topology.affinity.Affinity.distance`, and
+        all are 0 if it has no cells.
+        """
+
+    @abc.abstractmethod
+    def improve(
+        self,
+        provider_uuid: str,
+        own: Collection[Device],
+        free: Collection[Device],
+        claimant: Claimant,
+    ) -> Collection[Device]:
+        """Return as many of the *free* devices as *own* has, if they suit *claimant* better.
+
+        The result may include devices in *own*. It is *own* if none suit better.
+        """
 
     @abc.abstractmethod
     def hand_out(
@@ -161,7 +192,6 @@ class Pool(set[Any]):
         self._free = free
         self._supply = supply
         self._assigned = assigned
-        self._claimant = supply.claimant() if supply and free else None
         self._handed_out: list[objects.Resource] = []
         self._chosen: tuple[Device, ...] = ()
 
@@ -173,7 +203,7 @@ class Pool(set[Any]):
         count = len(self._handed_out) + 1
         if self._supply is None or count > len(self._free):
             raise KeyError("pop from an empty pool of GPUs")
-        chosen = self._supply.choose(self._provider_uuid, self._free, count, self._claimant)
+        chosen = self._supply.choose(self._provider_uuid, self._free, count)
         back = set(self._chosen) - set(chosen)
         self._supply.hand_out(chosen, back, self._assigned)
         self.difference_update(self._devices[address] for address in chosen)
@@ -183,3 +213,44 @@ class Pool(set[Any]):
         for handed_out, address in zip(self._handed_out, chosen, strict=True):
             handed_out.identifier = str(address)
         return self._handed_out[-1]
+
+    def distances(self, own: Collection[objects.Resource], claimant: Claimant) -> list[int]:
+        """Return how far the devices in *own* and the free ones are from the cells, nearest first.
+
+        :param own: as for :meth:`improve`
+        """
+        if self._supply is None:
+            return [0] * len(own)
+        devices = self._free.union(device.parse(item.identifier) for item in own)
+        return sorted(self._supply.distances(self._provider_uuid, devices, claimant).values())
+
+    def improve(
+        self, own: Collection[objects.Resource], claimant: Claimant
+    ) -> dict[objects.Resource, objects.Resource]:
+        """Exchange devices in *own* for free ones that suit *claimant* better.
+
+        :param own: what an instance that has not started has of this provider
+        :returns: the new resource of each that it is to give back
+        """
+        if self._supply is None:
+            return {}
+        before = {device.parse(item.identifier): item for item in own}
+        chosen = self._supply.improve(
+            self._provider_uuid, before.keys(), self._free | before.keys(), claimant
+        )
+        new = sorted(set(chosen) - before.keys())
+        back = sorted(before.keys() - set(chosen))
+        self._supply.hand_out(new, back, self._assigned)
+        return {
+            before[old]: resource(self._provider_uuid, address)
+            for old, address in zip(back, new, strict=True)
+        }
+
+    def take_back(self, exchanged: Mapping[objects.Resource, objects.Resource]) -> None:
+        """Undo :meth:`improve`, whose result could not be saved."""
+        old, new = (
+            [device.parse(item.identifier) for item in items]
+            for items in (exchanged.keys(), exchanged.values())
+        )
+        if self._supply is not None:
+            self._supply.hand_out(old, new, self._assigned)

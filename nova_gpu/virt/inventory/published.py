@@ -139,6 +139,10 @@ class Published(pool.Supply, Generic[Group, Key]):
         """
         return None
 
+    @abc.abstractmethod
+    def remote(self, held: Collection[Holding[Group, Key]], claimant: pool.Claimant) -> str | None:
+        """Return why an instance's devices are too far from its NUMA cells, ``None`` if not."""
+
     # Publishing
 
     def publish(

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Changes of an instance's devices outside Nova's claims, in the records of its resource tracker.
 
-They are needed when an instance releases its GPUs at a stop and gets others at its next start. A
-change affects the tracker's record of assigned resources, and ``instance.resources``, from which
-the tracker rebuilds that record in every period. Both are changed under the tracker's lock, as in
+They are needed when an instance releases its GPUs at a stop and gets others at its next start, and
+when it gets other GPUs than its claim has drawn (:mod:`nova_gpu.virt.inventory.exchange`). A change
+affects the tracker's record of assigned resources, and ``instance.resources``, from which the
+tracker rebuilds that record in every period. Both are changed under the tracker's lock, as in
 Nova's own claims. Nova has no interface for it: doc/source/contributor/upstream.rst.
 """
 
@@ -31,8 +32,6 @@ class Tracker:
 
     def __init__(self, find: Callable[[], Any]) -> None:
         self._find = find
-        # The instance that gets devices right now, while the lock is held
-        self.handing_out: objects.Instance | None = None
         # How many builds this driver has refused that Nova counts as failed, or is about to
         self._refused = 0
 
@@ -68,6 +67,14 @@ class Tracker:
             stats[names.STATS] = text
             tracker.compute_nodes[nodename].stats = stats
 
+    def node(self, nodename: str) -> objects.ComputeNode:
+        """Return Nova's record of this host, with its usage."""
+        return self._find().compute_nodes[nodename]
+
+    def change(self, make: Callable[[Any], None]) -> None:
+        """Call *make* with Nova's tracker, under the lock under which it claims."""
+        _locked(make)(self._find())
+
     def take_back(self, instance: objects.Instance, own: Collection[objects.Resource]) -> None:
         """Remove the resources *own* from the saved record of *instance* and from the tracker's."""
 
@@ -97,7 +104,6 @@ class Tracker:
                     raise nova_exception.ComputeResourcesUnavailable(
                         reason="nova-compute has only just started"
                     )
-                self.handing_out = instance
                 new = tracker._claim_resources(wanted)
             except nova_exception.ComputeResourcesUnavailable as error:
                 raise exception.NoneFree(
@@ -105,8 +111,6 @@ class Tracker:
                     "try again in a minute",
                     str(error),
                 ) from error
-            finally:
-                self.handing_out = None
             claimed = list(new or ())
             try:
                 _save(instance, [*(instance.resources or ()), *claimed])

@@ -103,6 +103,20 @@ class VGPUInventory(Published[VGPUGroup, Slot]):
                 return flavor_mismatch.other_vgpu_facts(request.vgpus, groups)
         return reason
 
+    def remote(self, held: Collection[Holding[VGPUGroup, Slot]], claimant: Claimant) -> str | None:
+        for group in {holding.group.key: holding.group for holding in held}.values():
+            own = [holding.device for holding in held if holding.group.key == group.key]
+            cells = claimant.affinity(are_mediated=are_mediated(group))
+            nodes = collections.Counter(node_of(group, slot) for slot in own)
+            if cells is None or cells.holds(nodes):
+                continue
+            look = self._cards.look
+            rooms = self._rooms.of(look.cards.values(), self._use(look))
+            for address, card in group.cards.items():
+                nodes[card.gpu.numa_node] += rooms[address].rooms[group.facts.id].free
+            return cells.shortage(len(own), nodes)
+        return None
+
     # Publishing
 
     def _offered(
@@ -163,11 +177,7 @@ class VGPUInventory(Published[VGPUGroup, Slot]):
         return frozenset(free & set(addresses))
 
     def choose(
-        self,
-        provider_uuid: str,
-        free: Collection[Device],
-        count: int,
-        claimant: Claimant | None = None,
+        self, provider_uuid: str, free: Collection[Device], count: int
     ) -> tuple[Device, ...]:
         group = self.group_of(provider_uuid)
         by_card: dict[PciAddress, list[Slot]] = {}
@@ -180,6 +190,31 @@ class VGPUInventory(Published[VGPUGroup, Slot]):
                 return tuple(by_card[card][0] for card in joined)
         order = vgpu_capacity.Order(CONF.gpu.vgpu_order)
         return vgpu_capacity.choose(_in_one_set(by_card, group, count), count, order)
+
+    def distances(
+        self, provider_uuid: str, devices: Collection[Device], claimant: Claimant
+    ) -> Mapping[Device, int]:
+        group = self.group_of(provider_uuid)
+        cells = claimant.affinity(are_mediated=bool(group and are_mediated(group)))
+        return {
+            slot: cells.distance(node_of(group, slot)) if group and cells else 0
+            for slot in device.slots(devices)
+        }
+
+    def improve(
+        self,
+        provider_uuid: str,
+        own: Collection[Device],
+        free: Collection[Device],
+        claimant: Claimant,
+    ) -> Collection[Device]:
+        distance = self.distances(provider_uuid, free, claimant)
+        # The nearest that are enough
+        farthest = sorted(distance.values())[len(own) - 1]
+        near = [dev for dev in free if distance[dev] <= farthest]
+        chosen = self.choose(provider_uuid, near, len(own))
+        total = sum(distance[dev] for dev in own)
+        return chosen if sum(distance[dev] for dev in chosen) < total else own
 
     def divided(self) -> stats.Divided:
         """Return the scheduler's report on the cards that are offered as vGPUs."""
@@ -395,6 +430,18 @@ def _in_one_set(
     sizes = {joined: sum(map(len, slots.values())) for joined, slots in sets.items()}
     enough = [joined for joined, size in sizes.items() if size >= count]
     return sets[min(enough, key=lambda joined: (sizes[joined], sorted(joined)))] if enough else free
+
+
+def node_of(group: VGPUGroup, slot: Slot) -> int | None:
+    """Return the NUMA node of the slot's card, ``None`` if it is unknown."""
+    card = group.card_of(slot)
+    return card.gpu.numa_node if card else None
+
+
+def are_mediated(group: VGPUGroup) -> bool:
+    """Return whether guests get mediated devices of the group, and no PCI function of a card."""
+    parents = (parent for card in group.cards.values() for parent in card.card.parents.values())
+    return all(parent.kind is Kind.MEDIATED for parent in parents)
 
 
 def _is_mediated(card: SharedCard) -> bool:

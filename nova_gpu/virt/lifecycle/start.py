@@ -12,7 +12,7 @@ import enum
 import functools
 import itertools
 from collections.abc import Collection, Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 from nova import objects
 from nova.compute import task_states
@@ -23,11 +23,9 @@ from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.model import GPU
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.virt.delivery.delivery import Grant
-from nova_gpu.virt.inventory.assignment import Supply
+from nova_gpu.virt.inventory.exchange import Holdings
 from nova_gpu.virt.inventory.published import Holding
 from nova_gpu.virt.usage import records
-
-Holdings: TypeAlias = Mapping[Supply, Collection[Holding[Any, Any]]]
 
 
 class Kind(enum.Enum):
@@ -112,6 +110,19 @@ class Start:
     def is_new(self) -> bool:
         """Whether the instance gets the devices now."""
         return self.claimed or self.takes(Step.NEW)
+
+    @property
+    def chooses(self) -> bool:
+        """Whether the instance may get other devices, and is refused those that do not suit it.
+
+        A rebuild recovers an instance with the devices that the database counts for it.
+        """
+        return self.is_new and self.kind is not Kind.REBUILD
+
+    @property
+    def defines(self) -> bool:
+        """Whether Nova defines the guest's domain anew for this start."""
+        return self.takes(Step.NEW) or self.kind is Kind.REBOOT
 
     @functools.cached_property
     def holdings(self) -> tuple[Holding[Any, Any], ...]:

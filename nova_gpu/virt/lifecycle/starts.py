@@ -20,7 +20,6 @@ from nova_gpu.core import exception, flavor_mismatch, metadata_text, names
 from nova_gpu.core.device import Device
 from nova_gpu.core.guest import devices as guest_devices
 from nova_gpu.core.guest.devices import GuestDevice
-from nova_gpu.core.topology.nearness import Neighbour
 from nova_gpu.core.vgpu.vgpu import VGPUType
 from nova_gpu.virt import counters, libvirt_errors
 from nova_gpu.virt.delivery import guest_config
@@ -28,10 +27,11 @@ from nova_gpu.virt.delivery.ways import Ways
 from nova_gpu.virt.inventory import counting, stranding
 from nova_gpu.virt.inventory.assignment import Assigned
 from nova_gpu.virt.inventory.counting import Counting
+from nova_gpu.virt.inventory.exchange import Exchange, Holdings
 from nova_gpu.virt.lifecycle import refusals
 from nova_gpu.virt.lifecycle.lost_reasons import LostReasons
 from nova_gpu.virt.lifecycle.proofs import Proofs
-from nova_gpu.virt.lifecycle.start import Holdings, Kind, Start, Step
+from nova_gpu.virt.lifecycle.start import Kind, Start, Step
 from nova_gpu.virt.lifecycle.stops import Stops
 from nova_gpu.virt.lifecycle.vgpus import VGPUs
 from nova_gpu.virt.reporter import Reporter
@@ -53,8 +53,6 @@ class Starts:
     :param hypervisor_type: return the type that the host reports to Nova, ``LXC`` or ``QEMU``
     :param free: return how many cards are free, or have room for a vGPU
     :param left: return the number of free vCPUs and the MiB of free memory
-    :param neighbours: return the network functions and disks that an instance has by Nova's own PCI
-        passthrough
     :param lost_reasons: the reasons why new guests did not start
     """
 
@@ -71,7 +69,7 @@ class Starts:
     hypervisor_type: Callable[[], str]
     free: Callable[[], int]
     left: Callable[[], tuple[float, float]]
-    neighbours: Callable[[objects.Instance], tuple[Neighbour, ...]]
+    exchange: Exchange
     lost_reasons: LostReasons
     compute_host: str = dataclasses.field(default_factory=lambda: str(CONF.host))
 
@@ -84,6 +82,7 @@ class Starts:
         if self.ways.whole.shares_driver or not self.assigned:
             return  # then cards are not taken from the host
         with contextlib.suppress(Exception):
+            self.exchange.make(instance, moves_cells=True)
             whole = self.assigned.whole
             held: Holdings = {whole: self.assigned.held_of(whole, instance.resources)}
             start = Start(Kind.SPAWN, instance, held=held)
@@ -150,10 +149,14 @@ class Starts:
 
     @contextlib.contextmanager
     def _given(self, start: Start) -> Iterator[Start]:
-        """Reserve, judge and prepare the devices of a start; if it fails, undo that."""
+        """Choose, reserve, judge and prepare the devices of a start; if it fails, undo that."""
         instance = start.instance
         with contextlib.ExitStack() as stack:
             try:
+                # In a live migration the source has been told which vGPUs the guest gets.
+                is_arriving = instance.task_state == task_states.MIGRATING
+                if start.chooses and self.assigned and not is_arriving:
+                    self.exchange.make(instance, moves_cells=start.defines)
                 start = self._with_devices(start)
                 # First, because devices are back in the pool as soon as a hold ends or is refused.
                 had = stack.enter_context(self.holding(instance.uuid, start.devices))
@@ -204,8 +207,7 @@ class Starts:
             self.counting.recheck(start.instance, start.flavor)
         if start.takes(Step.STRAND) and not start.devices:
             stranding.refuse(start.instance, start.flavor, self.free, self.left)
-        # A rebuild recovers an instance with the devices that the database counts for it.
-        if start.is_new and start.kind is not Kind.REBUILD:
+        if start.chooses:
             self.proofs.refuse_unjudged(start.new)
         self.ways.refuse(start.instance, start.flavor, start.grants, self.vgpus.cards.look.kind)
 
@@ -372,7 +374,8 @@ class Starts:
 
         :raises RequestMismatch: if the flavor requests other devices
         :raises BetterElsewhere: while Nova spawns it, if the cards are not as close to each other,
-            or to the instance's network functions and disks, as the flavor requires
+            to the instance's NUMA cells, or to its network functions and disks, as the flavor
+            requires
         :raises NoneFree: for the same reason, if the instance claimed the devices for this start
         """
         request, reasons = start.flavor, []
@@ -389,8 +392,16 @@ class Starts:
             if start.is_new:
                 reasons.append(supply.apart(request, own, hypervisor_type))
         if start.is_new and request.whole and request.whole.arrangement.insists_on_near:
-            near = self.neighbours(start.instance)
+            near = self.exchange.neighbours.had_by(start.instance)
             reasons.append(flavor_mismatch.not_beside(request.whole.arrangement, start.cards, near))
+        remote = start.chooses and self.exchange.remote(start.instance, start.held)
+        if remote and start.takes(Step.ABORT):
+            reasons.append(remote)
+        elif remote:
+            # The instance is here, and may have had such GPUs before.
+            LOG.warning(
+                "Starting with GPUs on other NUMA nodes: %s", remote, instance=start.instance
+            )
         for reason in filter(None, reasons):
             if start.takes(Step.ABORT):
                 raise exception.BetterElsewhere(

@@ -27,13 +27,16 @@ def offered(host: Moves, instance: objects.Instance, data: Any) -> Any:
 
 
 def claimed(host: Moves, instance: objects.Instance, data: Any, claim: Any) -> Any:
-    """Check the vGPUs that Nova's *claim* took here; return *data*.
+    """Choose and check the vGPUs that Nova's *claim* took here; return *data*.
 
     :raises nova.exception.MigrationPreCheckError: if they do not match those at the source; the
         claim is then aborted
     """
     if not host.are_moved(instance):
         return data
+    with instance.mutated_migration_context():
+        # The cells stay, because Nova has told the source where they are.
+        host.starts.exchange.make(instance, moves_cells=False)
     if not claim.claimed_numa_topology:
         # Nova's pre_live_migration fails on a dst_numa_info without CPU pins.
         delattr(data, "dst_numa_info")

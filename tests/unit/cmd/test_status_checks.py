@@ -24,6 +24,7 @@ from oslo_utils.fixture import uuidsentinel as uuids
 from nova_gpu.cmd import status, way_back
 from nova_gpu.core import names, release
 from nova_gpu.core.scheduling import stats
+from nova_gpu.core.topology.topology import Islands
 from tests.fixtures import commands, hosts
 from tests.fixtures.bases import commands as base
 
@@ -52,8 +53,8 @@ class _CloudTest(test.TestCase):
             nova_context.get_admin_context(),
             name=name,
             flavorid=name,
-            memory_mb=1,
-            vcpus=1,
+            memory_mb=2,
+            vcpus=2,
             root_gb=0,
             ephemeral_gb=0,
             swap=0,
@@ -164,6 +165,27 @@ class ChecksTest(_CloudTest):
         self.assertResult(Code.WARNING, "bad: gpu_archs='fermi': unknown property", result)
         self.assertNotIn("good:", result.details)
 
+    def test_flavors_on_too_few_nodes(self) -> None:
+        pinned = {"gpus": "8", "hw:cpu_policy": "dedicated"}
+        policy = "hw:pci_numa_affinity_policy"
+        for name, specs in (
+            ("one", pinned),
+            ("two", {**pinned, "hw:numa_nodes": "2"}),
+            ("four", {**pinned, "gpus": "4"}),
+            ("free", {"gpus": "8"}),
+            ("preferred", {**pinned, policy: "preferred"}),
+            ("bad", {**pinned, policy: "near"}),
+        ):
+            self.add_flavor(name, specs)
+        self.assertEqual(Code.SUCCESS, self.checks._check_nodes().code)
+        found = []
+        for host, islands in (("near", 4), ("unknown", 1)):
+            group = stats.GroupStats("10de:2335", None, "pci", 8, islands=Islands(islands))
+            self.add_host(host, stats.dumps(stats.Report(stats.HostStats("QEMU", (group,)))))
+            found.append(self.checks._check_nodes())
+        self.assertEqual([Code.WARNING, Code.SUCCESS], [each.code for each in found])
+        self.assertTrue(found[0].details.endswith(": one with 8 GPUs: hw:numa_nodes=2"), found)
+
     def test_flavors_that_nova_does_not_count(self) -> None:
         self.add_flavor("counted", {"gpus": "2", "resources:PGPU": "2"})
         self.add_flavor("bad", {"gpus": "two"})
@@ -227,7 +249,7 @@ class ChecksTest(_CloudTest):
         self.add_flavor("of another kind", {"gpus": "1", "gpu_arch": "fermi"})
         result = self.checks._check_stranded()
         self.assertEqual(Code.WARNING, result.code)
-        text = "room: full: 3 free, with 0 vCPUs and 1 MiB of memory"
+        text = "room: full: 3 free, with 1 vCPUs and 2 MiB of memory"
         self.assertTrue(result.details.endswith(text), result.details)
         self.flags(cpu_only_instances="never", group="gpu")
         self.assertEqual(Code.SUCCESS, self.checks._check_stranded().code)
@@ -241,8 +263,8 @@ class ChecksTest(_CloudTest):
                 uuid=getattr(uuids, name),
                 host=name,
                 hypervisor_hostname=name,
-                vcpus=1,
-                memory_mb=1,
+                vcpus=2,
+                memory_mb=2,
                 local_gb=1,
                 vcpus_used=vcpus_used,
                 cpu_allocation_ratio=1.0,

@@ -288,9 +288,9 @@ class JudgeTest(unittest.TestCase):
         """The affinity of NUMA nodes, the isolation of vGPUs, and further functions."""
         audio = (address(1), address(1, 1))
         for policy, has_cells, domain, *parts in (
-            (None, True, audio, "numa_policy=legacy"),
-            ("required", True, audio, "numa_policy=required"),
-            ("preferred", True, audio),
+            (None, True, audio),
+            ("required", True, audio, "by the policy legacy, and not by numa_policy=required"),
+            ("preferred", True, audio, "numa_policy=preferred"),
             ("required", False, audio),
             (None, False, audio[:1], "next start gives its guest 0000:01:00.1"),
         ):

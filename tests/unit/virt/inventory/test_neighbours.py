@@ -9,21 +9,16 @@ import types
 from typing import Any
 
 import fixtures
-from nova import exception as nova_exception
 from nova import objects
 from nova.pci import stats, whitelist
 from oslo_utils import uuidutils
 from oslotest import base
 
-from nova_gpu.core.flavor.placement_policy import Near
-from nova_gpu.core.model import GPU
-from nova_gpu.core.topology.nearness import Neighbour
 from nova_gpu.virt.inventory import neighbours, tracker
 from tests.fixtures import hosts
 
 FIRST, SECOND = "0000:06:00.0", "0000:0c:00.0"
 SPEC = {"vendor_id": "8086", "product_id": "1515"}
-NEAR = {"gpus": "1", "gpu:near": "nic"}
 
 
 def function(physfn: str, number: int) -> objects.PciDevice:
@@ -104,79 +99,3 @@ class PoolsTest(NeighboursTestCase):
         self.assertEqual((1, 3, 0, 0), found("04", "0a", "0b"))
         self.pci = None
         self.assertEqual((0, 0, 0, 0), found("04"))
-
-
-class ClaimantTest(NeighboursTestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.instances: dict[str, objects.Instance] = {}
-        self.useFixture(fixtures.MockPatchObject(objects.Instance, "get_by_uuid", self._get))
-        self.asked: list[str] = []
-
-    def _get(self, context: Any, uuid: str, expected_attrs: list[str]) -> objects.Instance:
-        self.asked.append(uuid)
-        if uuid not in self.instances:
-            raise nova_exception.InstanceNotFound(instance_id=uuid)
-        return self.instances[uuid]
-
-    def claim(self, *addresses: str, **specs: str) -> objects.Instance:
-        """What Nova has of one that claims these"""
-        instance = objects.Instance(
-            uuid=uuidutils.generate_uuid(),
-            flavor=objects.Flavor(extra_specs=specs or NEAR),
-            new_flavor=None,
-        )
-        self.instances[instance.uuid] = instance
-        claimed = [objects.PciDevice(address=each) for each in addresses]
-        self.pci.claims[instance.uuid] = claimed
-        instance.pci_devices = objects.PciDeviceList(objects=claimed)
-        return instance
-
-    def where(self) -> list[Neighbour]:
-        found = self.neighbours.claimant()
-        return list(found.neighbours) if found else []
-
-    def test_the_last_one(self) -> None:
-        """What a claim that failed has left is older."""
-        self.claim(f"{SECOND[:-1]}1")
-        instance = self.claim(f"{FIRST[:-1]}1")
-        (nic,) = self.where()
-        gpu: GPU = self.gpus["04"]
-        self.assertEqual((Near.NIC, gpu.pcie_switch), (nic.kind, nic.pcie_switch))
-        self.assertEqual((0, gpu.pci_root), (nic.numa_node, nic.pci_root))
-        found = self.neighbours.claimant()
-        self.assertIs(Near.NIC, found and found.arrangement.near)
-        # The flavor that it is resized to
-        instance.new_flavor = objects.Flavor(extra_specs={"gpus": "1", "gpu:near": "nvme"})
-        found = self.neighbours.claimant()
-        self.assertIs(Near.NVME, found and found.arrangement.near)
-        # Its node is read once between two looks.
-        (self.host.path(f"{FIRST[:-1]}1") / "numa_node").write_text("1\n")
-        self.assertEqual([nic], self.where())
-        self.neighbours.look_again()
-        self.assertEqual([1], [each.numa_node for each in self.where()])
-        # One that is started again has its functions all the time, and claims its GPUs alone.
-        self.asked.clear()
-        self.claim(f"{SECOND[:-1]}1")
-        self.tracker.handing_out = instance
-        self.assertEqual([gpu.pcie_switch], [each.pcie_switch for each in self.where()])
-        self.assertEqual([], self.asked)
-
-    def test_nobody_is_asked_of_others(self) -> None:
-        self.assertIsNone(self.neighbours.claimant())
-        self.claim("0000:01:00.0")  # a bridge
-        self.claim("0000:ff:00.0")  # not there
-        self.assertIsNone(self.neighbours.claimant())
-        self.pci = None
-        self.assertIsNone(self.neighbours.claimant())
-        self.assertEqual([], self.asked)
-
-    def test_what_cannot_be_told(self) -> None:
-        self.claim(f"{FIRST[:-1]}1", **{"pci_passthrough:alias": "nic:1"})
-        self.assertIsNone(self.neighbours.claimant())
-        instance = self.claim(f"{FIRST[:-1]}1", **{**NEAR, "gpu:near": "moon"})
-        self.assertIsNone(self.neighbours.claimant())
-        self.assertIn("gpu:near", self.log.output)
-        del self.instances[instance.uuid]
-        self.assertIsNone(self.neighbours.claimant())
-        self.assertIn("could not be found", self.log.output)

@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import copy
+import itertools
+import random
 import unittest
 from collections.abc import Collection, Set
 from typing import Any
@@ -12,13 +16,19 @@ from unittest import mock
 from nova import exception as nova_exception
 from nova import objects
 from nova.compute import provider_tree, resource_tracker
+from nova.virt import hardware
 from oslo_utils import uuidutils
 
+from nova_gpu.conf import CONF
+from nova_gpu.core import device
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.topology import choose, topology
-from nova_gpu.virt.inventory import pool
+from nova_gpu.core.topology.affinity import Affinity, Policy
+from nova_gpu.virt.inventory import exchange, numa_cells, pool, tracker
+from nova_gpu.virt.inventory.pool import Claimant
 from nova_gpu.virt.usage import ledger
 from tests.fixtures import cards
+from tests.fixtures.bases import fuzz
 
 REFUSED = nova_exception.ComputeResourcesUnavailable
 ROOT, GROUP, OTHER = (uuidutils.generate_uuid() for _ in range(3))
@@ -44,13 +54,27 @@ class Host:
         self.ledger.compare(addresses, assigned)
         return frozenset(set(addresses) - self.taken - self.ledger.now.taken())
 
-    def claimant(self) -> None:
-        return None
-
     def choose(
-        self, provider_uuid: str, free: Collection[PciAddress], count: int, claimant: object
+        self, provider_uuid: str, free: Collection[PciAddress], count: int
     ) -> tuple[PciAddress, ...]:
         return choose.choose(free, count, topology.places(self.gpus[each] for each in free))
+
+    def improve(
+        self,
+        provider_uuid: str,
+        own: Collection[PciAddress],
+        free: Collection[PciAddress],
+        claimant: Claimant,
+    ) -> Collection[PciAddress]:
+        """The nearest; and as often as possible others than it has"""
+        distance = self.distances(provider_uuid, free, claimant)
+        return sorted(free, key=lambda a: (distance[a], a in own, a))[: len(own)]
+
+    def distances(
+        self, provider_uuid: str, devices: Collection[PciAddress], claimant: Claimant
+    ) -> dict[PciAddress, int]:
+        cells = claimant.affinity()
+        return {a: cells.distance(self.gpus[a].numa_node) if cells else 0 for a in devices}
 
     def hand_out(
         self, addresses: Collection[PciAddress], back: Collection[PciAddress], assigned: Set[Any]
@@ -58,7 +82,7 @@ class Host:
         self.ledger.claim(addresses, back, assigned, 60)
 
 
-class TrackerTest(unittest.TestCase):
+class TrackerTestCase(unittest.TestCase):
     def setUp(self) -> None:
         self.host = Host()
         self.tracker = resource_tracker.ResourceTracker("host", mock.Mock(), mock.Mock())
@@ -78,6 +102,14 @@ class TrackerTest(unittest.TestCase):
         allocations = {ROOT: {"resources": {"VCPU": 1}}, GROUP: {"resources": {"PGPU": amount}}}
         return self.tracker._claim_resources(allocations)
 
+    def _period(self, *saved: objects.ResourceList) -> None:
+        """The tracker fills its sets from the database, which has *saved*."""
+        instances = {str(number): mock.Mock(resources=each) for number, each in enumerate(saved)}
+        self.tracker.tracked_instances = set(instances)
+        self.tracker._populate_assigned_resources(mock.sentinel.context, instances)
+
+
+class TrackerTest(TrackerTestCase):
     def test_best_sets_one_after_another(self) -> None:
         """Of the way to each the pool draws others, and puts them back."""
         self.assertEqual(list(FIRST[:1]), self.claim(1))
@@ -139,12 +171,6 @@ class TrackerTest(unittest.TestCase):
         self.tracker._release_assigned_resources(claimed)
         self.assertEqual(list(FIRST), self.claim(4))
 
-    def _period(self, *saved: objects.ResourceList) -> None:
-        """The tracker fills its sets from the database, which has *saved*."""
-        instances = {str(number): mock.Mock(resources=each) for number, each in enumerate(saved)}
-        self.tracker.tracked_instances = set(instances)
-        self.tracker._populate_assigned_resources(mock.sentinel.context, instances)
-
     def test_nothing_to_ask_and_nothing_there(self) -> None:
         supply = pool._supply_by_provider.pop(GROUP)
         self.assertRaises(REFUSED, self.claim, 1)
@@ -152,6 +178,192 @@ class TrackerTest(unittest.TestCase):
         self.host.gpus = {}
         self._publish()
         self.assertRaises(REFUSED, self.claim, 1)
+
+
+class ExchangeTestCase(TrackerTestCase):
+    """A database in memory, and a draw that is another one for each number"""
+
+    def setUp(self, number: int = 0) -> None:
+        super().setUp()
+        self.draw = random.Random(number)
+        self.saved: dict[str, objects.Instance] = {}
+        self.fails = False
+        self.tracker._update = mock.Mock()
+        self.tracker.compute_nodes = {"host": objects.ComputeNode(numa_topology=None)}
+        assigned: Any = mock.Mock(nodename=lambda: "host")
+        self.exchanges = exchange.Exchange(
+            assigned, tracker.Tracker(lambda: self.tracker), mock.Mock()
+        )
+
+        def save(instance: objects.Instance) -> None:
+            if self.fails:
+                raise nova_exception.InstanceNotFound(instance_id=instance.uuid)
+            self.saved[instance.uuid] = copy.deepcopy(instance)
+
+        for name, method in (
+            ("get_by_uuid", lambda context, uuid, expected_attrs: copy.deepcopy(self.saved[uuid])),
+            ("save", save),
+        ):
+            patch = mock.patch.object(objects.Instance, name, method)
+            patch.start()
+            self.addCleanup(patch.stop)
+
+    def instance(
+        self, amount: int, flavor: objects.Flavor | None = None, **fields: Any
+    ) -> objects.Instance:
+        instance = objects.Instance(
+            uuid=uuidutils.generate_uuid(),
+            host=CONF.host,
+            flavor=flavor or objects.Flavor(extra_specs={}),
+            image_ref="",
+            system_metadata={},
+            task_state=None,
+            resources=self._claim(amount),
+            migration_context=None,
+            pci_requests=None,
+            **fields,
+        )
+        self.saved[instance.uuid] = copy.deepcopy(instance)
+        return instance
+
+    def had(self, instance: objects.Instance) -> set[str]:
+        return {each.identifier for each in instance.resources}
+
+
+class ExchangeTest(ExchangeTestCase):
+    """What instances have of the pool, in the tracker, the database and the ledger"""
+
+    def exchange(self, instance: objects.Instance) -> None:
+        cells = [objects.InstanceNUMACell(id=self.draw.randrange(2))]
+        instance.numa_topology = objects.InstanceNUMATopology(cells=cells)
+        self.exchanges.make(instance, moves_cells=False)
+
+    def test_no_card_to_two(self) -> None:
+        """Claims, exchanges, failed ones, ends and periods in any order"""
+        for number in range(fuzz.examples(20, 300)):
+            self.setUp(number)
+            instances: list[objects.Instance] = []
+            for _ in range(20):
+                instance = self.draw.choice(instances) if instances else None
+                if instance is None or self.draw.random() < 0.3:
+                    with contextlib.suppress(REFUSED):
+                        instances.append(self.instance(self.draw.randint(1, 3)))
+                elif (act := self.draw.random()) < 0.5:
+                    self.fails, before = self.draw.random() < 0.3, self.had(instance)
+                    try:
+                        self.exchange(instance)
+                    except nova_exception.InstanceNotFound:
+                        self.assertEqual(before, self.had(instance))
+                elif act < 0.7:
+                    self._period(*(each.resources for each in self.saved.values()))
+                else:
+                    self.tracker._release_assigned_resources(instance.resources)
+                    instances.remove(instance)
+                    del self.saved[instance.uuid]
+                with self.subTest(number=number):
+                    own = [self.had(each) for each in instances]
+                    every = set[str]().union(*own)
+                    self.assertEqual(sum(map(len, own)), len(every), own)
+                    assigned = self.tracker.assigned_resources[GROUP]["PGPU"]
+                    self.assertEqual(every, {each.identifier for each in assigned})
+                    self.assertEqual(own, [self.had(self.saved[each.uuid]) for each in instances])
+                    # What was exchanged is free at once.
+                    free = self.tracker.provider_tree.data(GROUP).resources["PGPU"] - assigned
+                    self.assertEqual(8 - len(every), len(free))
+
+
+def used(host: objects.NUMATopology | None) -> list[tuple[object, ...]]:
+    """What is used of each node of a host"""
+    assert host
+    return [(c.id, c.pinned_cpus, c.memory_usage, c.mempages[0].used) for c in host.cells]
+
+
+class CellsTest(ExchangeTestCase):
+    """Against every way to put the cells and the cards, on random hosts with Nova's own fit"""
+
+    CPUS = 4
+
+    def host_of(self, count: int) -> objects.NUMATopology:
+        cells = []
+        for node in range(count):
+            cpus = set(range(self.CPUS * node, self.CPUS * (node + 1)))
+            used = self.draw.choice([0, 256, 768, 1024])
+            cells.append(
+                objects.NUMACell(
+                    id=node,
+                    socket=node // 2,
+                    cpuset=set(),
+                    pcpuset=cpus,
+                    memory=1024,
+                    memory_usage=used,
+                    cpu_usage=0,
+                    mempages=[objects.NUMAPagesTopology(size_kb=4, total=1 << 18, used=used << 8)],
+                    pinned_cpus=set(self.draw.sample(sorted(cpus), self.draw.randint(0, 4))),
+                    siblings=[{cpu} for cpu in cpus],
+                )
+            )
+        return objects.NUMATopology(cells=cells)
+
+    def test_refused_only_if_nothing_fits(self) -> None:
+        refused = moved = 0
+        for number in range(fuzz.examples(60, 10000)):
+            self.setUp(number)
+            host = self.host_of(self.draw.randint(2, 6))
+            nodes = [cell.id for cell in host.cells]
+            gpus = [
+                cards.placed(f"0000:{bus:02x}:00.0", self.draw.choice([*nodes, *nodes, None]))
+                for bus in range(self.draw.randint(1, 12))
+            ]
+            self.host.gpus = {gpu.address: gpu for gpu in gpus}
+            self._publish()
+            taken = self.draw.randint(0, len(gpus) - 1)
+            self.host.taken = set(self.draw.sample(list(self.host.gpus), taken))
+            count = self.draw.randint(1, min(len(gpus) - taken, 4))
+            policy, cells = self.draw.choice(list(Policy)), self.draw.randint(1, len(nodes))
+            specs = {"hw:cpu_policy": "dedicated", "hw:numa_nodes": str(cells), "gpus": str(count)}
+            specs["hw:pci_numa_affinity_policy"] = policy
+            flavor = objects.Flavor(vcpus=cells, memory_mb=256 * cells, extra_specs=specs)
+            instance = self.instance(count, flavor)
+
+            def fit(
+                within: objects.NUMATopology, instance: objects.Instance = instance
+            ) -> objects.InstanceNUMATopology:
+                wanted = hardware.numa_get_constraints(instance.flavor, instance.image_meta)
+                return hardware.numa_fit_instance_to_host(within, wanted, provider_mapping=None)
+
+            if (claimed := fit(host)) is None:
+                continue
+            instance.numa_topology = claimed
+            self.saved[instance.uuid] = copy.deepcopy(instance)
+            before = hardware.numa_usage_from_instance_numa(host, claimed)._to_json()
+            node = self.tracker.compute_nodes["host"]
+            node.cpu_allocation_ratio, node.ram_allocation_ratio = 1.0, 1.0
+            node.numa_topology = before
+            self.exchanges.make(instance, moves_cells=True)
+
+            own = [self.host.gpus[a] for a in map(device.parse, self.had(instance))]
+            found = {cell.id for cell in instance.numa_topology.cells}
+            sockets = {cell.id: cell.socket for cell in host.cells}
+            holds = Affinity(policy, frozenset(found), sockets).holds(g.numa_node for g in own)
+            free = collections.Counter(
+                gpu.numa_node for gpu in gpus if gpu.address not in self.host.taken
+            )
+            fitting = any(
+                Affinity(policy, frozenset(some), sockets).room(free) >= count
+                and fit(objects.NUMATopology(cells=[host.cells[n] for n in some]))
+                for some in itertools.combinations(nodes, cells)
+            )
+            with self.subTest(number=number, policy=policy, cells=cells, count=count):
+                self.assertEqual(fitting, holds)
+                usage = hardware.numa_usage_from_instance_numa(host, instance.numa_topology)
+                self.assertEqual(used(usage), used(numa_cells.host(node)))
+                stored = self.saved[instance.uuid]
+                self.assertEqual(found, {cell.id for cell in stored.numa_topology.cells})
+                self.assertEqual(self.had(instance), self.had(stored))
+            refused += not holds
+            moved += found != {cell.id for cell in claimed.cells}
+        self.assertLess(0, refused)
+        self.assertLess(0, moved)
 
 
 class SetTest(unittest.TestCase):

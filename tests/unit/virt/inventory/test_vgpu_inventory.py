@@ -16,6 +16,7 @@ from oslo_config import fixture as config_fixture
 from oslo_utils import uuidutils
 
 from nova_gpu.conf import CONF
+from nova_gpu.core.flavor import request
 from nova_gpu.core.model import DeliveryMode, GroupKey, PciAddress
 from nova_gpu.core.vgpu import vgpu as values
 from nova_gpu.core.vgpu import vgpu_group
@@ -24,6 +25,7 @@ from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.virt import sets
 from nova_gpu.virt.delivery import made_vgpus, ways
 from nova_gpu.virt.inventory import vgpu_cards, vgpu_inventory
+from nova_gpu.virt.inventory.pool import Claimant
 from nova_gpu.virt.inventory.vgpu_inventory import Rooms, Use
 from nova_gpu.virt.usage import ledger
 from nova_gpu.virt.usage.records import Records
@@ -98,6 +100,26 @@ class TestStock(StockTestCase):
         self.cards.reserve({a: cards.reasons("it failed") for a in self.cards.look.cards})
         self.publish()
         self.assertEqual((24, 24), self.inventory(63))
+
+    def test_of_a_card_on_the_node_of_its_cell(self) -> None:
+        """Mediated devices, of which Nova asks no affinity, are there if there are any."""
+        for address, node in zip(ADDRESSES, (0, 0, 1), strict=True):
+            (self.host.path(address) / "numa_node").write_text(f"{node}\n")
+        self.look()
+        self.publish()
+        had = self.tracker._claim_resources({self.group(64): {"resources": {"VGPU": 1}}})
+        assigned = self.tracker.assigned_resources[self.group(64)]["VGPU"]
+        offered = self.tree.data(self.group(64)).resources["VGPU"]
+        there = Claimant(request.of({}), cells=frozenset({1}))
+        (held,) = self.published.held(had)
+        self.assertIsNone(self.published.remote([held], there))
+        said = "wants 1 GPUs on NUMA node 1, .* 12 GPUs are free, 8 on node 0, 4 on node 1"
+        strict = dataclasses.replace(there, policy="legacy")
+        self.assertRegex(self.published.remote([held], strict) or "", said)
+        (new,) = (offered - assigned).improve(had, there).values()
+        self.assertEqual(ADDRESSES[2], str(Slot.parse(new.identifier).parent))
+        elsewhere = dataclasses.replace(there, cells=frozenset({0}))
+        self.assertEqual({}, (offered - assigned).improve(had, elsewhere))
 
     def test_a_card_that_is_gone_while_an_instance_has_a_part_of_it(self) -> None:
         self.look()

@@ -8,6 +8,7 @@ import unittest
 from unittest import mock
 
 from nova import exception as nova_exception
+from nova import objects
 from nova.virt.libvirt import config as vconfig
 
 from nova_gpu.core.guest import devices as devices_told
@@ -130,6 +131,19 @@ class CompareTest(StartsTestCase):
         self.assertIn(
             "Starting the moved instance nevertheless: its flavor requires", self.log.output
         )
+
+    def test_on_another_node_than_its_cells(self) -> None:
+        """Only a new guest is refused."""
+        cell = objects.InstanceNUMATopology(cells=[objects.InstanceNUMACell(id=0)])
+        policy = {"gpus": "1", "hw:pci_numa_affinity_policy": "socket"}
+        instance = self.compute.instance(policy, (self.whole, FAR), numa_topology=cell)
+        said = "wants 1 GPUs on NUMA node 0, .* socket.*2 GPUs are free, 1 on node 0, 1 on node 1"
+        with self.assertRaisesRegex(nova_exception.ComputeResourcesUnavailable, said):
+            self.compute.spawn(instance)
+        for kind in Kind:
+            if kind not in (Kind.SPAWN, Kind.EVACUATION):
+                self.compute.spawn(instance, kind)
+        self.assertEqual(1, self.log.output.count("Starting with GPUs on other NUMA nodes"))
 
     def test_no_other_host_rebuilds_it(self) -> None:
         """Nova takes the error for one of a guest that runs on, and its disk is gone."""

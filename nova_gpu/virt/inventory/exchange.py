@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The choice of which of its host's GPUs an instance gets: the last one, before its start.
+
+A claim of Nova counts the GPUs and draws some (:mod:`nova_gpu.virt.inventory.pool`). It passes
+neither the instance, nor its NUMA cells, nor the network functions and disks that it has by Nova's
+own PCI passthrough. Before its guest starts all of these are known, and the GPUs that the claim has
+drawn are exchanged for free ones of the same groups that suit the instance better. An instance that
+had its GPUs before keeps them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+from nova import context as nova_context
+from nova import objects
+from nova.virt import hardware
+from oslo_log import log as logging
+
+from nova_gpu.conf import CONF
+from nova_gpu.core.flavor.placement_policy import Near
+from nova_gpu.core.topology import affinity
+from nova_gpu.virt.inventory import numa_cells
+from nova_gpu.virt.inventory.assignment import Assigned, Supply
+from nova_gpu.virt.inventory.neighbours import Neighbours
+from nova_gpu.virt.inventory.pool import Claimant, DeviceSet, Pool
+from nova_gpu.virt.inventory.published import Holding
+from nova_gpu.virt.inventory.tracker import Tracker
+from nova_gpu.virt.usage import records
+
+LOG = logging.getLogger(__name__)
+
+# The devices that an instance has on this host, by inventory
+Holdings: TypeAlias = Mapping[Supply, Collection[Holding[Any, Any]]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Draw:
+    """The devices that an instance has drawn from one pool, with the tracker's set of these."""
+
+    own: Collection[objects.Resource]
+    pool: Pool
+    assigned: set[objects.Resource]
+
+    def exchange(self, instance: objects.Instance, claimant: Claimant) -> None:
+        """Exchange the devices for free ones that suit *claimant* better, in all records."""
+        exchanged = self.pool.improve(self.own, claimant)
+        if not exchanged:
+            return
+        self.assigned.update(exchanged.values())
+        try:
+            _save(instance, functools.partial(_replace, exchanged=exchanged))
+        except BaseException:
+            self.assigned.difference_update(exchanged.values())
+            self.pool.take_back(exchanged)
+            raise
+        self.assigned.difference_update(exchanged)
+        for old, new in exchanged.items():
+            LOG.info("Exchanged GPU %s for %s", old.identifier, new.identifier, instance=instance)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Exchange:
+    """The exchange of GPUs of instances that have not started."""
+
+    assigned: Assigned
+    tracker: Tracker
+    neighbours: Neighbours
+
+    def make(self, instance: objects.Instance, *, moves_cells: bool) -> None:
+        """Exchange the instance's GPUs for free ones that suit it better, if there are any.
+
+        :param moves_cells: whether its cells may move to the GPUs: its domain is defined anew
+        :raises InvalidExtraSpec: if its flavor cannot be parsed
+        :raises nova.exception.InstanceNotFound: if it is deleted meanwhile
+        """
+        if not instance.resources:
+            return
+        claimant = self.claimant(instance)
+        if claimant.cells or claimant.neighbours:
+            self.tracker.change(
+                lambda tracker: self._make(tracker, instance, claimant, moves_cells)
+            )
+
+    def _make(
+        self, tracker: Any, instance: objects.Instance, claimant: Claimant, moves_cells: bool
+    ) -> None:
+        if tracker.provider_tree is None:
+            return  # before the first period it is unknown which devices are free
+        draws = list(_draws(tracker, instance))
+        if moves_cells and claimant.cells and draws:
+            node = self.tracker.node(self.assigned.nodename())
+            claimant = _moved(tracker, node, instance, claimant, draws)
+        for draw in draws:
+            draw.exchange(instance, claimant)
+
+    def remote(self, instance: objects.Instance, held: Holdings) -> str | None:
+        """Return why the GPUs in *held* are too far from the instance's NUMA cells, else ``None``.
+
+        :param held: its devices of this host, by inventory
+        """
+        claimant = self.claimant(instance)
+        reasons = (supply.remote(own, claimant) for supply, own in held.items() if own)
+        return next(filter(None, reasons), None)
+
+    def claimant(self, instance: objects.Instance) -> Claimant:
+        request, topology = records.request_of(instance), instance.numa_topology
+        whole = request.whole
+        is_near = whole is not None and whole.arrangement.near is not Near.ANY
+        near = self.neighbours.had_by(instance) if is_near else ()
+        if topology is None:
+            return Claimant(request, near)
+        host = numa_cells.host(self.tracker.node(self.assigned.nodename()))
+        return Claimant(
+            *(request, near, frozenset(cell.id for cell in topology.cells)),
+            hardware.get_pci_numa_policy_constraint(instance.flavor, instance.image_meta),
+            {cell.id: cell.socket for cell in host.cells} if host else {},
+        )
+
+
+def _draws(tracker: Any, instance: objects.Instance) -> Iterator[Draw]:
+    """Yield what the instance has drawn from each of this host's pools."""
+    own: dict[tuple[str, str], list[objects.Resource]] = {}
+    for item in instance.resources or ():
+        own.setdefault((item.provider_uuid, item.resource_class), []).append(item)
+    for (uuid, resource_class), items in own.items():
+        if tracker.provider_tree.exists(uuid):
+            devices = (tracker.provider_tree.data(uuid).resources or {}).get(resource_class)
+            if isinstance(devices, DeviceSet):
+                assigned = tracker.assigned_resources[uuid][resource_class]
+                yield Draw(items, devices - assigned, assigned)
+
+
+def _moved(
+    tracker: Any,
+    node: objects.ComputeNode,
+    instance: objects.Instance,
+    claimant: Claimant,
+    draws: Collection[Draw],
+) -> Claimant:
+    """Move the instance's cells to nodes that are nearer to GPUs which it can have, if they fit.
+
+    Among equally near ones those with the fewest free GPUs are taken. Return *claimant* with its
+    cells.
+    """
+    topology = numa_cells.host(node)
+    if topology is None:
+        return claimant
+
+    def cost(nodes: Iterable[int]) -> tuple[list[int], int]:
+        there = dataclasses.replace(claimant, cells=frozenset(nodes))
+        near = [(draw.pool.distances(draw.own, there), len(draw.own)) for draw in draws]
+        farthest_first = sorted(itertools.chain(*(n[:count] for n, count in near)), reverse=True)
+        return farthest_first, sum(n.count(affinity.IN_CELL) for n, _ in near)
+
+    now, _ = cost(claimant.cells)
+    if not any(now) or numa_cells.are_tied(topology, instance):
+        return claimant
+    without = hardware.numa_usage_from_instance_numa(topology, instance.numa_topology, free=True)
+    places = itertools.combinations([cell.id for cell in topology.cells], len(claimant.cells))
+    for nodes in sorted(places, key=cost):
+        if cost(nodes)[0] >= now:
+            break
+        if (cells := numa_cells.fit(node, without, instance, nodes)) is not None:
+            _save(instance, functools.partial(_put, cells=cells))
+            node.numa_topology = hardware.numa_usage_from_instance_numa(without, cells)._to_json()
+            tracker._update(nova_context.get_admin_context(), node)
+            words = sorted(claimant.cells), sorted(nodes)
+            LOG.info(
+                "Moved cells from NUMA nodes %s to %s, where GPUs are", *words, instance=instance
+            )
+            return dataclasses.replace(claimant, cells=frozenset(nodes))
+    return claimant
+
+
+def _save(instance: objects.Instance, change: Callable[[Any, str], None]) -> None:
+    """Change what an instance that Nova is about to start has claimed here, and save that.
+
+    A copy of the instance is saved, because Nova may have changed *instance* only for the time in
+    which it calls the driver (``Instance.mutated_migration_context``). The copy lacks a claim that
+    Nova has not saved yet, as in an unshelve; then Nova saves *instance* later.
+
+    :param change: change the object with the claim, whose fields have a prefix
+    """
+    stored = objects.Instance.get_by_uuid(
+        nova_context.get_admin_context(),
+        instance.uuid,
+        expected_attrs=["resources", "numa_topology", "migration_context"],
+    )
+    # An instance that is evacuated has claimed by its migration context alone.
+    for claim in _claims(stored)[0 if stored.host == CONF.host else 1 :]:
+        change(*claim)
+    stored.save()
+    for claim in _claims(instance):
+        change(*claim)
+
+
+def _claims(instance: objects.Instance) -> list[tuple[Any, str]]:
+    """Return the objects with what an instance has claimed here, and the prefix of their fields."""
+    move = instance.migration_context if "migration_context" in instance else None
+    return [(instance, ""), *([(move, "new_")] if move else ())]
+
+
+def _replace(
+    claim: Any, prefix: str, exchanged: Mapping[objects.Resource, objects.Resource]
+) -> None:
+    before = getattr(claim, f"{prefix}resources") or ()
+    if any(item in exchanged for item in before):
+        after = [exchanged.get(item, item) for item in before]
+        setattr(claim, f"{prefix}resources", objects.ResourceList(objects=after))
+
+
+def _put(claim: Any, prefix: str, cells: objects.InstanceNUMATopology) -> None:
+    setattr(claim, f"{prefix}numa_topology", cells)
