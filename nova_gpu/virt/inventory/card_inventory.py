@@ -353,9 +353,10 @@ class CardInventory(Published[GPUGroup, PciAddress]):
         free: Collection[Device],
         claimant: Claimant,
     ) -> Collection[Device]:
-        if claimant.flavor.whole is None:
-            return own
-        arrangement, gpus = claimant.flavor.whole.arrangement, self._at(device.cards(free))
+        gpus = self._at(device.cards(free))
+        if claimant.flavor.whole is None or len(gpus) < len(free):
+            return own  # a card is gone, which the start reports
+        arrangement = claimant.flavor.whole.arrangement
         beside = choose.beside(arrangement, gpus, claimant.neighbours, claimant.affinity())
         if beside is None:
             return own

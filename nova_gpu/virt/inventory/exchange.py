@@ -46,22 +46,6 @@ class Draw:
     pool: Pool
     assigned: set[objects.Resource]
 
-    def exchange(self, instance: objects.Instance, claimant: Claimant) -> None:
-        """Exchange the devices for free ones that suit *claimant* better, in all records."""
-        exchanged = self.pool.improve(self.own, claimant)
-        if not exchanged:
-            return
-        self.assigned.update(exchanged.values())
-        try:
-            _save(instance, functools.partial(_replace, exchanged=exchanged))
-        except BaseException:
-            self.assigned.difference_update(exchanged.values())
-            self.pool.take_back(exchanged)
-            raise
-        self.assigned.difference_update(exchanged)
-        for old, new in exchanged.items():
-            LOG.info("Exchanged GPU %s for %s", old.identifier, new.identifier, instance=instance)
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Exchange:
@@ -70,6 +54,7 @@ class Exchange:
     assigned: Assigned
     tracker: Tracker
     neighbours: Neighbours
+    compute_host: str = dataclasses.field(default_factory=lambda: str(CONF.host))
 
     def make(self, instance: objects.Instance, *, moves_cells: bool) -> None:
         """Exchange the instance's GPUs for free ones that suit it better, if there are any.
@@ -93,10 +78,92 @@ class Exchange:
             return  # before the first period it is unknown which devices are free
         draws = list(_draws(tracker, instance))
         if moves_cells and claimant.cells and draws:
-            node = self.tracker.node(self.assigned.nodename())
-            claimant = _moved(tracker, node, instance, claimant, draws)
+            claimant = self._move_cells(tracker, instance, claimant, draws)
         for draw in draws:
-            draw.exchange(instance, claimant)
+            self._exchange(instance, claimant, draw)
+
+    def _exchange(self, instance: objects.Instance, claimant: Claimant, draw: Draw) -> None:
+        """Exchange what the instance has drawn from one pool, in all records."""
+        exchanged = draw.pool.improve(draw.own, claimant)
+        if not exchanged:
+            return
+        draw.assigned.update(exchanged.values())
+        try:
+            self._save(instance, functools.partial(_replace, exchanged=exchanged))
+        except BaseException:
+            draw.assigned.difference_update(exchanged.values())
+            draw.pool.take_back(exchanged)
+            raise
+        draw.assigned.difference_update(exchanged)
+        for old, new in exchanged.items():
+            LOG.info("Exchanged GPU %s for %s", old.identifier, new.identifier, instance=instance)
+
+    def _move_cells(
+        self,
+        tracker: Any,
+        instance: objects.Instance,
+        claimant: Claimant,
+        draws: Collection[Draw],
+    ) -> Claimant:
+        """Move the instance's cells to nodes that are nearer to GPUs which it can have.
+
+        Do nothing if there are none, or the cells do not fit there. Among equally near nodes those
+        with the fewest free GPUs are taken. Return *claimant* with its cells.
+        """
+        node = tracker.compute_nodes[self.assigned.nodename()]
+        topology = numa_cells.host(node)
+        if topology is None:
+            return claimant
+
+        def cost(nodes: Iterable[int]) -> tuple[list[int], int]:
+            there = dataclasses.replace(claimant, cells=frozenset(nodes))
+            near = [(draw.pool.distances(draw.own, there), len(draw.own)) for draw in draws]
+            nearest = itertools.chain(*(distances[:count] for distances, count in near))
+            free = sum(distances.count(affinity.IN_CELL) for distances, _ in near)
+            return sorted(nearest, reverse=True), free
+
+        now, _ = cost(claimant.cells)
+        if not any(now) or numa_cells.are_tied(topology, instance):
+            return claimant
+        without = hardware.numa_usage_from_instance_numa(
+            topology, instance.numa_topology, free=True
+        )
+        places = itertools.combinations([c.id for c in topology.cells], len(claimant.cells))
+        nearer = sorted((price, nodes) for nodes in places if (price := cost(nodes))[0] < now)
+        for _, nodes in nearer:
+            if (cells := numa_cells.fit(node, without, instance, nodes)) is not None:
+                self._save(instance, functools.partial(_put, cells=cells))
+                usage = hardware.numa_usage_from_instance_numa(without, cells)
+                node.numa_topology = usage._to_json()
+                tracker._update(nova_context.get_admin_context(), node)
+                LOG.info(
+                    "Moved cells from NUMA nodes %s to %s, where GPUs are",
+                    *(sorted(claimant.cells), list(nodes)),
+                    instance=instance,
+                )
+                return dataclasses.replace(claimant, cells=frozenset(nodes))
+        return claimant
+
+    def _save(self, instance: objects.Instance, change: Callable[[Any, str], None]) -> None:
+        """Change what an instance that Nova is about to start has claimed here, and save that.
+
+        A copy of the instance is saved, because Nova may have changed *instance* only for the time
+        in which it calls the driver (``Instance.mutated_migration_context``). The copy lacks a
+        claim that Nova has not saved yet, as in an unshelve; then Nova saves *instance* later.
+
+        :param change: change the object with the claim, whose fields have a prefix
+        """
+        stored = objects.Instance.get_by_uuid(
+            nova_context.get_admin_context(),
+            instance.uuid,
+            expected_attrs=["resources", "numa_topology", "migration_context"],
+        )
+        # An instance that is evacuated has claimed by its migration context alone.
+        for claim in _claims(stored)[0 if stored.host == self.compute_host else 1 :]:
+            change(*claim)
+        stored.save()
+        for claim in _claims(instance):
+            change(*claim)
 
     def remote(self, instance: objects.Instance, held: Holdings) -> str | None:
         """Return why the GPUs in *held* are too far from the instance's NUMA cells, else ``None``.
@@ -133,70 +200,6 @@ def _draws(tracker: Any, instance: objects.Instance) -> Iterator[Draw]:
             if isinstance(devices, DeviceSet):
                 assigned = tracker.assigned_resources[uuid][resource_class]
                 yield Draw(items, devices - assigned, assigned)
-
-
-def _moved(
-    tracker: Any,
-    node: objects.ComputeNode,
-    instance: objects.Instance,
-    claimant: Claimant,
-    draws: Collection[Draw],
-) -> Claimant:
-    """Move the instance's cells to nodes that are nearer to GPUs which it can have, if they fit.
-
-    Among equally near ones those with the fewest free GPUs are taken. Return *claimant* with its
-    cells.
-    """
-    topology = numa_cells.host(node)
-    if topology is None:
-        return claimant
-
-    def cost(nodes: Iterable[int]) -> tuple[list[int], int]:
-        there = dataclasses.replace(claimant, cells=frozenset(nodes))
-        near = [(draw.pool.distances(draw.own, there), len(draw.own)) for draw in draws]
-        farthest_first = sorted(itertools.chain(*(n[:count] for n, count in near)), reverse=True)
-        return farthest_first, sum(n.count(affinity.IN_CELL) for n, _ in near)
-
-    now, _ = cost(claimant.cells)
-    if not any(now) or numa_cells.are_tied(topology, instance):
-        return claimant
-    without = hardware.numa_usage_from_instance_numa(topology, instance.numa_topology, free=True)
-    places = itertools.combinations([cell.id for cell in topology.cells], len(claimant.cells))
-    for nodes in sorted(places, key=cost):
-        if cost(nodes)[0] >= now:
-            break
-        if (cells := numa_cells.fit(node, without, instance, nodes)) is not None:
-            _save(instance, functools.partial(_put, cells=cells))
-            node.numa_topology = hardware.numa_usage_from_instance_numa(without, cells)._to_json()
-            tracker._update(nova_context.get_admin_context(), node)
-            words = sorted(claimant.cells), sorted(nodes)
-            LOG.info(
-                "Moved cells from NUMA nodes %s to %s, where GPUs are", *words, instance=instance
-            )
-            return dataclasses.replace(claimant, cells=frozenset(nodes))
-    return claimant
-
-
-def _save(instance: objects.Instance, change: Callable[[Any, str], None]) -> None:
-    """Change what an instance that Nova is about to start has claimed here, and save that.
-
-    A copy of the instance is saved, because Nova may have changed *instance* only for the time in
-    which it calls the driver (``Instance.mutated_migration_context``). The copy lacks a claim that
-    Nova has not saved yet, as in an unshelve; then Nova saves *instance* later.
-
-    :param change: change the object with the claim, whose fields have a prefix
-    """
-    stored = objects.Instance.get_by_uuid(
-        nova_context.get_admin_context(),
-        instance.uuid,
-        expected_attrs=["resources", "numa_topology", "migration_context"],
-    )
-    # An instance that is evacuated has claimed by its migration context alone.
-    for claim in _claims(stored)[0 if stored.host == CONF.host else 1 :]:
-        change(*claim)
-    stored.save()
-    for claim in _claims(instance):
-        change(*claim)
 
 
 def _claims(instance: objects.Instance) -> list[tuple[Any, str]]:
