@@ -87,8 +87,8 @@ class _RandomTurns(recent_choices.Taken):
     def __bool__(self) -> bool:
         return True
 
-    def turn(self, unreported: int, place: int) -> tuple[int, int]:
-        return unreported, self._chance.getrandbits(32)
+    def turn(self, unreported: int, third: int, place: int) -> tuple[int, int, int]:
+        return unreported, 0, self._chance.getrandbits(32)
 
 
 class _RandomWeigher(GPUWeigher):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import datetime
 import json
 import random
+import uuid
 from collections.abc import Collection, Mapping, Sequence
 
 from nova import objects
@@ -148,7 +149,7 @@ def _cards() -> frozenset[model.PciAddress]:
 def _compute_node(name: str, free: frozenset[model.PciAddress]) -> objects.ComputeNode:
     stats = {"num_instances": "0", "io_workload": "0", "failed_builds": "0"}
     return objects.ComputeNode(
-        uuid=uuidutils.generate_uuid(),
+        uuid=str(uuid.UUID(int=random.Random(name).getrandbits(128))),
         host=name,
         hypervisor_hostname=name,
         hypervisor_type="QEMU",

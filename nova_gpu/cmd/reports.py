@@ -23,6 +23,7 @@ from nova_gpu.core.flavor.request import FlavorRequest, GPURequest, Request, VGP
 from nova_gpu.core.scheduling import fit, stats
 from nova_gpu.core.scheduling.stats import Report
 from nova_gpu.core.topology import affinity
+from nova_gpu.core.topology.affinity import Policy
 
 
 def other_releases() -> list[str]:
@@ -53,6 +54,28 @@ def crowded_flavors() -> list[str]:
     return lines
 
 
+def flavors_on_too_few_nodes() -> list[str]:
+    """Return a line for each flavor that asks for more GPUs than its NUMA cells can be near.
+
+    They are compared with the most GPUs that a host reports on one NUMA node. Where no two are on
+    one, the nodes may be unknown, and the policy ``legacy`` allows all GPUs of such a host.
+    """
+    groups = [group for _, report in _reports() for group in report.host.groups]
+    most = max((g.islands.numa if g.islands.numa > 1 else g.total for g in groups), default=0)
+    image, lines = objects.ImageMeta.from_dict({}), []
+    for flavor, requests in _flavors() if most else ():
+        whole = next((item for item in requests if isinstance(item, GPURequest)), None)
+        with contextlib.suppress(nova_exception.NovaException):  # Nova's API refuses it
+            topology = hardware.numa_get_constraints(flavor, image)
+            stated = hardware.get_pci_numa_policy_constraint(flavor, image)
+            policy = affinity.policy(stated, CONF.gpu.pci_numa_affinity_policy)
+            is_strict = policy in (Policy.LEGACY, Policy.REQUIRED)
+            if whole and topology and is_strict and whole.count > most * len(topology):
+                needed = math.ceil(whole.count / most)
+                lines.append(f"{flavor.name} with {whole.count} GPUs: hw:numa_nodes={needed}")
+    return lines
+
+
 def stranded_gpus() -> list[str]:
     """Return a line for each host with free GPUs, but no CPU or memory left for any flavor.
 
@@ -77,29 +100,6 @@ def stranded_gpus() -> list[str]:
                 f"{max(vcpus, 0):g} vCPUs and {max(memory_mib, 0):g} MiB of memory"
             )
     return sorted(lines)
-
-
-def flavors_on_too_few_nodes() -> list[str]:
-    """Return a line for each flavor that asks for more GPUs than its NUMA cells can be near.
-
-    They are compared with the most GPUs that a host reports on one NUMA node. Where no two are on
-    one, the nodes may be unknown, and the policy ``legacy`` allows all GPUs of such a host.
-    """
-    groups = [group for _, report in _reports() for group in report.host.groups]
-    most = max((g.islands.numa if g.islands.numa > 1 else g.total for g in groups), default=0)
-    image, lines = objects.ImageMeta.from_dict({}), []
-    for flavor, requests in _flavors() if most else ():
-        # Nova's API refuses what cannot be parsed.
-        with contextlib.suppress(nova_exception.NovaException):
-            wanted = sum(item.count for item in requests if isinstance(item, GPURequest))
-            topology = hardware.numa_get_constraints(flavor, image)
-            stated = hardware.get_pci_numa_policy_constraint(flavor, image)
-            policy = affinity.policy(stated, CONF.gpu.pci_numa_affinity_policy)
-            is_strict = policy in (affinity.Policy.LEGACY, affinity.Policy.REQUIRED)
-            if topology and is_strict and wanted > most * len(topology):
-                needed = math.ceil(wanted / most)
-                lines.append(f"{flavor.name} with {wanted} GPUs: hw:numa_nodes={needed}")
-    return lines
 
 
 def _texts() -> Iterator[tuple[objects.ComputeNode, str]]:
@@ -133,7 +133,7 @@ def _requests(flavor: FlavorRequest) -> Sequence[Request]:
 
 
 def _has_free(request_: GPURequest, report: Report) -> bool:
-    """Return whether a group of *report* has the cards free for each group of *request_*."""
+    """Return whether *report* has a group with enough cards free for each request group."""
     return all(
         any(
             sum(count for *_, count in cells) >= part.count

@@ -148,15 +148,6 @@ class Checks(checks.Checks):
             "and restart nova-compute (it reports again within a minute):",
         )
 
-    def _check_nodes(self) -> upgradecheck.Result:
-        """controllers: flavors with more GPUs than the NUMA nodes of their cells have"""
-        return self.asked(
-            reports.flavors_on_too_few_nodes,
-            "New instances of these flavors are refused, because no host has so many GPUs on as "
-            "many NUMA nodes as their guests have cells. Add what is named here, or "
-            "hw:pci_numa_affinity_policy=preferred:",
-        )
-
     def _check_candidates(self) -> upgradecheck.Result:
         """controllers: flavors with more candidates than ``[scheduler]max_placement_results``"""
         return self.asked(
@@ -177,6 +168,15 @@ class Checks(checks.Checks):
             "flavor with GPUs. Set [gpu]reserved_vcpus_per_free_gpu and "
             "reserved_memory_mib_per_free_gpu there, for which instances without GPUs then leave "
             "room:",
+        )
+
+    def _check_nodes(self) -> upgradecheck.Result:
+        """controllers: flavors with more GPUs than the NUMA nodes of their cells have"""
+        return self.asked(
+            reports.flavors_on_too_few_nodes,
+            "New instances of these flavors are refused, because no host has so many GPUs on as "
+            "many NUMA nodes as their guests have cells. Add what is named here, or "
+            "hw:pci_numa_affinity_policy=preferred:",
         )
 
     def _check_counted(self) -> upgradecheck.Result:

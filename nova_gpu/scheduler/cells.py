@@ -19,6 +19,7 @@ from nova.scheduler.host_manager import HostState
 from nova.virt import hardware
 from oslo_log import log as logging
 
+from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.exception import Reason
 from nova_gpu.core.flavor.request import GPURequest
@@ -152,7 +153,7 @@ def wanted(spec: objects.RequestSpec, request: GPURequest) -> Wanted | None:
         stated = hardware.get_pci_numa_policy_constraint(spec.flavor, spec.image)
     except nova_exception.Invalid:  # as the API does
         return None
-    return Wanted(topology, affinity.policy(stated, None), request)
+    return Wanted(topology, affinity.policy(stated, CONF.gpu.pci_numa_affinity_policy), request)
 
 
 def _nodes(host: HostState) -> tuple[Sequence[int], Sockets]:

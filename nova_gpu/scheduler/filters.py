@@ -255,6 +255,7 @@ def in_its_own_order(hosts: Iterable[HostState], spec: objects.RequestSpec) -> l
     passing = list(hosts)
     if multi_create.has(spec) and (last := multi_create.last_host(passing)) is not None:
         at = passing.index(last)
+        multi_create.note_refused(passing[:at])
         return passing[at:] + passing[:at]
     if "instance_uuid" in spec and spec.instance_uuid:
         draw = random.Random(spec.instance_uuid).random

@@ -43,6 +43,19 @@ def on(host: HostState) -> int:
     return max(int(host.num_instances) - int(host.stats.get("num_instances", 0)), 0)
 
 
+def note_refused(hosts: Iterable[HostState]) -> None:
+    """Note that Placement has refused *hosts* for an instance of the current request.
+
+    Nova makes new host states for each request.
+    """
+    for host in hosts:
+        host.nova_gpu_is_refused = True
+
+
+def is_refused(host: HostState) -> bool:
+    return getattr(host, "nova_gpu_is_refused", False)
+
+
 def last_host(hosts: Iterable[HostState]) -> HostState | None:
     """Return the host that Nova has chosen for the previous instance of the current request.
 

@@ -13,7 +13,7 @@ import collections
 import contextlib
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from nova import objects
@@ -61,6 +61,7 @@ class Taken:
         self._now = time.monotonic()
         lately = choices.lately(self._now)
         self._in_burst = any(self._now - choice.made_at < _BURST_S for choice in lately[-1:])
+        self._is_for_several = spec is not None and multi_create.has(spec)
         self._by_host: dict[str, list[_Choice]] = {}
         for choice in lately:
             if choice.request.resource_class == resource_class and not choice.is_of(spec):
@@ -83,7 +84,7 @@ class Taken:
             elif self._now - choice.made_at >= _BURST_S:
                 self._choices.drop(choice)
             # Do not drop a choice earlier: other requests still have an older report before them.
-            elif _free(choice.request, report) > choice.left:
+            elif free(choice.request, report) > choice.left:
                 requests.append(choice.request)
         return requests
 
@@ -97,26 +98,39 @@ class Taken:
         if not self._in_burst or host.uuid not in self._by_host:
             return changed and self._in_burst
         own = self._by_host[host.uuid][-1]
-        fewer = isinstance(own.request, GPURequest) and _free(own.request, report) < own.left
+        fewer = isinstance(own.request, GPURequest) and free(own.request, report) < own.left
         return own.anothers or fewer
 
-    def turn(self, unreported: int, place: int) -> tuple[int, int]:
+    def thirds(self, hosts: Sequence[HostState]) -> Mapping[str, int]:
+        """Return which third of *hosts* each one belongs to, by its UUID, in the same way anywhere.
+
+        In a burst each process begins with hosts of the first third, so that several processes
+        together break up fewer hosts. A request for several instances fills the hosts that it
+        breaks up, and may begin with any: all hosts are then in one third.
+        """
+        if not self._in_burst or self._is_for_several:
+            return collections.Counter()
+        size = -(-len(hosts) // 3)
+        return {uuid: n // size for n, uuid in enumerate(sorted(host.uuid for host in hosts))}
+
+    def turn(self, unreported: int, third: int, place: int) -> tuple[int, int, int]:
         """Return the rank of a host among otherwise equal hosts; lower is better.
 
         Outside of a burst of requests all ranks are equal, so that Nova's other weighers decide. In
         a burst these would send the requests of all processes to the same few hosts. So the host
-        with the smallest unreported amount comes first, then the host that the filter passed first,
-        which differs from instance to instance.
+        with the smallest unreported amount comes first, then one of the first third, then the host
+        that the filter passed first, which differs from instance to instance.
 
         :param unreported: the number of devices that recent choices took on the host
+        :param third: that of the host in :meth:`thirds`
         :param place: the index of the host in the order in which the filter passed the hosts
         """
         if not self._in_burst:
-            return 0, 0
-        return unreported, place
+            return 0, 0, 0
+        return unreported, third, place
 
 
-def _free(request: Request, report: Report) -> int:
+def free(request: Request, report: Report) -> int:
     """Return how many devices of the kind in *request* are free by *report*."""
     if isinstance(request, GPURequest):
         return report.free_gpus
@@ -150,7 +164,7 @@ class Choices:
         now = time.monotonic()
         # Nova weighs hosts again for the alternates of the last instance of a request.
         if all(choice.instance_uuid != instance_uuid for choice in self.lately(now)):
-            left = _free(request, report) - sum(other.count for other in (*before, request))
+            left = free(request, report) - sum(other.count for other in (*before, request))
             made = _Choice(now, instance_uuid, host.uuid, request, report, left, anothers)
             self._made.append(made)
 
@@ -167,11 +181,11 @@ class Choices:
             if choice.is_of(spec):
                 self.drop(choice)
         of_host = Taken(self, request.resource_class).of(host, report)
-        free = _free(request, report) - sum(other.count for other in of_host)
+        room = free(request, report) - sum(other.count for other in of_host)
         rest = spec.num_instances - 1 - multi_create.on(host)
         now, reference = time.monotonic(), weakref.ref(spec)
-        for n in range(1, 1 + min(rest, free // request.count)):
-            left = free - n * request.count
+        for n in range(1, 1 + min(rest, room // request.count)):
+            left = room - n * request.count
             made = _Choice(now, "", host.uuid, request, report, left, spec=reference)
             self._made.append(made)
 

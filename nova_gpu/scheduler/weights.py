@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import heapq
 from collections.abc import Callable, Sequence
@@ -43,6 +44,8 @@ _NO_FREE_GPU = 0.5
 _OTHERS = 20.0
 # The smallest step between two ranks, times the default multiplier of 1000
 _LEAST_STEP = _OTHERS / 1000
+# So few free devices may be gone before this process claims one, where another one claims some too
+_FEW = 3
 # The soft policies of server groups: whether more members on a host make it better or worse.
 _SOFT_POLICIES = {"soft-affinity": -1, "soft-anti-affinity": 1}
 
@@ -139,6 +142,7 @@ def with_gpus(
     known: dict[tuple[int, ...], tuple[Report, Report, Rank, Rank]] = {}
     last = multi_create.last_host(hosts)
     as_reported = not (spread or last or taken or policy or distance)
+    thirds = collections.Counter[str]() if spread else taken.thirds(hosts)
     for place, host in enumerate(hosts):
         report = _report(host)
         if report is None:
@@ -165,9 +169,10 @@ def with_gpus(
                 rank.rank(request, now, distribution),
             )
         _, now, reported, assumed = known[key]
+        free = recent_choices.free(request, now)
         # If later instances of this request went to another host, Placement has refused this one,
         # because other requests took the rest.
-        refused = before and host is not last and not spread
+        refused = multi_create.is_refused(host) or (before and host is not last and not spread)
         # The number of instances distinguishes equal hosts until their next report.
         # Spread requests meet on no host. And Nova calls no weigher for a single host, so that this
         # process's own choice of it may seem another's.
@@ -178,8 +183,13 @@ def with_gpus(
                 policy[place] if policy else 0,
                 distance(host, now) if distance else 0,
                 anothers,
-                *(rank.near_only(request, assumed) if anothers else assumed[1:]),
-                *taken.turn(sum(other.count for other in since), place),
+                # The last devices of such a host are most likely taken already.
+                *((*rank.near_only(request, assumed), free < _FEW) if anothers else assumed[1:]),
+                *taken.turn(
+                    sum(other.count for other in since),
+                    thirds[host.uuid] if free > request.count else 0,
+                    place,
+                ),
                 host.num_instances if spread else 0,
             )
         )

@@ -55,3 +55,6 @@ class RatiosTest(base.BaseTestCase):
             )
             with self.subTest(stream=stream, way=way, schedulers=schedulers):
                 self.assertGreaterEqual(ours.fits, max(other.fits, ours.best - least))
+        several = packing.fill(30, "cards", "50", 3, ours=True)
+        self.assertGreaterEqual(several.fits, several.best - 3)
+        self.assertLess(several.retries, 80)  # with Nova's weighers alone some 240

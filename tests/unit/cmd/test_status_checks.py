@@ -249,7 +249,7 @@ class ChecksTest(_CloudTest):
         self.add_flavor("of another kind", {"gpus": "1", "gpu_arch": "fermi"})
         result = self.checks._check_stranded()
         self.assertEqual(Code.WARNING, result.code)
-        text = "room: full: 3 free, with 0 vCPUs and 1 MiB of memory"
+        text = "room: full: 3 free, with 1 vCPUs and 2 MiB of memory"
         self.assertTrue(result.details.endswith(text), result.details)
         self.flags(cpu_only_instances="never", group="gpu")
         self.assertEqual(Code.SUCCESS, self.checks._check_stranded().code)
@@ -263,8 +263,8 @@ class ChecksTest(_CloudTest):
                 uuid=getattr(uuids, name),
                 host=name,
                 hypervisor_hostname=name,
-                vcpus=1,
-                memory_mb=1,
+                vcpus=2,
+                memory_mb=2,
                 local_gb=1,
                 vcpus_used=vcpus_used,
                 cpu_allocation_ratio=1.0,

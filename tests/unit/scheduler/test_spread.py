@@ -52,9 +52,10 @@ class SpreadTest(test.NoDBTestCase):
 
     def test_few_of_a_burst_lose_their_claims(self) -> None:
         for processes, threads, instances, most in (
-            (4, 2, 1, 0.02),
-            (2, 8, 1, 0.09),
+            (4, 2, 1, 0.1),
+            (2, 8, 1, 0.2),
             (2, 4, host_states.GPUS, 0.02),
+            (3, 4, host_states.GPUS, 0.45),
         ):
             with self.subTest(processes=processes, threads=threads, instances=instances):
                 lost = self.race(processes, threads, instances)
