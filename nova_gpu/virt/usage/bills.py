@@ -70,7 +70,10 @@ class Bills:
         """
         if self._is_complete or now.records is None:
             return
-        for uuid in now.instances():
+        # The release of an instance that the service deleted when it died was reported with the end
+        # of its domain; Nova deletes it anew.
+        released = now.records.deleting - now.domains.keys()
+        for uuid in now.instances() - released:
             # Not what its domain alone has: that may be Nova's own passthrough.
             held = now.counted_for(uuid)
             had = products(held)
