@@ -34,6 +34,9 @@ from nova_gpu.virt.usage import records
 
 LOG = logging.getLogger(__name__)
 
+# Sets of nodes that cells could move to; Nova's lock is held while they are compared.
+_MOST_PLACES = 1000
+
 # The devices that an instance has on this host, by inventory
 Holdings: TypeAlias = Mapping[Supply, Collection[Holding[Any, Any]]]
 
@@ -161,8 +164,9 @@ def _moved(
     if not any(now) or numa_cells.are_tied(topology, instance):
         return claimant
     without = hardware.numa_usage_from_instance_numa(topology, instance.numa_topology, free=True)
-    places = itertools.combinations([cell.id for cell in topology.cells], len(claimant.cells))
-    for nodes in sorted(places, key=cost):
+    richest = sorted((cell.id for cell in topology.cells), key=lambda node: (cost((node,)), node))
+    places = itertools.combinations(richest, len(claimant.cells))
+    for nodes in sorted(itertools.islice(places, _MOST_PLACES), key=cost):
         if cost(nodes)[0] >= now:
             break
         if (cells := numa_cells.fit(node, without, instance, nodes)) is not None:
