@@ -34,6 +34,9 @@ from nova_gpu.virt.usage import records
 
 LOG = logging.getLogger(__name__)
 
+# Sets of nodes that cells could move to; Nova's lock is held while they are compared.
+_MOST_PLACES = 1000
+
 # The devices that an instance has on this host, by inventory
 Holdings: TypeAlias = Mapping[Supply, Collection[Holding[Any, Any]]]
 
@@ -128,8 +131,10 @@ class Exchange:
         without = hardware.numa_usage_from_instance_numa(
             topology, instance.numa_topology, free=True
         )
-        places = itertools.combinations([c.id for c in topology.cells], len(claimant.cells))
-        nearer = sorted((price, nodes) for nodes in places if (price := cost(nodes))[0] < now)
+        richest = sorted((c.id for c in topology.cells), key=lambda node: (cost((node,)), node))
+        places = itertools.combinations(richest, len(claimant.cells))
+        tried = itertools.islice(places, _MOST_PLACES)
+        nearer = sorted((price, nodes) for nodes in tried if (price := cost(nodes))[0] < now)
         for _, nodes in nearer:
             if (cells := numa_cells.fit(node, without, instance, nodes)) is not None:
                 self._save(instance, functools.partial(_put, cells=cells))

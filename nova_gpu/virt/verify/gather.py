@@ -205,10 +205,8 @@ def _is_near(instance: objects.Instance) -> bool:
         stated = hardware.get_pci_numa_policy_constraint(instance.flavor, instance.image_meta)
     except nova_exception.Invalid:  # as the API, which starts no such instance
         return False
-    return affinity.policy(stated, CONF.gpu.pci_numa_affinity_policy) in (
-        Policy.REQUIRED,
-        Policy.LEGACY,
-    )
+    policy = affinity.policy(stated, CONF.gpu.pci_numa_affinity_policy)
+    return policy in (Policy.REQUIRED, Policy.LEGACY)
 
 
 def asked_of(flavor_request: FlavorRequest, held: Collection[Device]) -> int:

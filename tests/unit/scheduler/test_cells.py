@@ -123,9 +123,15 @@ class CellsTest(test.NoDBTestCase):
                     self.assertEqual([state.host], self.passing(spec, state))
                 else:
                     self.assertIn("asked for on one NUMA node", self.refused(spec, state))
+        self.flags(pci_numa_affinity_policy="preferred", group="gpu")
+        self.assertEqual(["option"], self.passing(self.spec(5), self.host("option", EVEN)))
         without = request_spec({"gpus": "8"})
         without.numa_topology = None
         self.assertEqual(["plain"], self.passing(without, self.host("plain", EVEN)))
+
+    def test_hosts_with_more_places_than_are_tried_pass(self) -> None:
+        many = self.host("many", {node: (1, 1) for node in range(24)}, (_CPUS,) * 24, used=0)
+        self.assertEqual(["many"], self.passing(self.spec(1, cells=4), many))
 
     def test_reasons(self) -> None:
         begin = "3 GPUs asked for on one NUMA node with its processors and memory ("
