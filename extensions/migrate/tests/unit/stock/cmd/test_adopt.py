@@ -15,6 +15,7 @@ import fixtures
 from nova import context as nova_context
 from nova import objects, test
 
+from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, PciAddress, Product
 from nova_gpu.core.vgpu.vgpu import Slot
@@ -114,6 +115,7 @@ class PlanTest(test.NoDBTestCase):
 
     def test_types_that_flavors_did_not_get(self) -> None:
         """By resources:VGPU stock Nova gave one type, and nova-gpu would give any."""
+        CONF.clear_default("vgpu_types", group="gpu")  # an earlier test's
         product, slot = Product("10de", "27b8"), Slot(CARD, "nvidia-64", 0)
         groups = tuple(
             Group(type_id, "VGPU", product, 4, (card,), type_id)
