@@ -357,7 +357,8 @@ class CardInventory(Published[GPUGroup, PciAddress]):
             return own
         arrangement, gpus = claimant.flavor.whole.arrangement, self._at(device.cards(free))
         beside = choose.beside(arrangement, gpus, claimant.neighbours, claimant.affinity())
-        if beside is None:
+        # A card that has gone since the claim has no place; the start is then refused for that.
+        if beside is None or not beside.distance.keys() >= device.cards(own):
             return own
         chosen = self._chosen(free, len(own), beside)
         return chosen if beside.cost(chosen) < beside.cost(device.cards(own)) else own
