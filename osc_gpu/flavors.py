@@ -211,7 +211,8 @@ class CreateFlavor(base_command.ShowOne):
                 for owner in owners:
                     compute.flavor_add_tenant_access(flavor, owner)
                 undo.pop_all()
-        with contextlib.suppress(rest.Refused):  # what hosts have is for administrators
+        # The flavor exists, whether or not Placement answers, and this user may ask it.
+        with contextlib.suppress(exceptions.CommandError):
             if why := hosts.why_never(connection, Size.of(flavor), request.of(specs)):
                 self.say(f"WARNING: no instance of {parsed_args.name} can start now: {why}")
         shown = [getattr(flavor, field) for field in _SHOWN]

@@ -98,10 +98,17 @@ def why_never(connection: Any, size: Size, request: FlavorRequest) -> str:
         placement_query = query.placement_query(connection, size, request)
     except query.Unservable as e:
         return str(e)
-    groups, _ = _groups(connection, placement_query)
-    if any(capacity.can_hold(placement_query.groups, of_root) for of_root in groups.values()):
-        return ""
-    return f"no host has {summary.all_of(request.requests[0])} in service"
+    for part in placement_query.by_class():
+        groups, _ = _groups(connection, part)
+        if not any(capacity.can_hold(part.groups, of_root) for of_root in groups.values()):
+            # Nova's own words for vGPUs are no request.
+            stated = [
+                item for item in request.requests if item.resource_class == part.resource_class
+            ]
+            count = sum(group.count for group in part.groups)
+            kind = f"{count} {summary.kind_of(part.resource_class)}"
+            return f"no host has {summary.all_of(stated[0]) if stated else kind} in service"
+    return ""
 
 
 def _groups(

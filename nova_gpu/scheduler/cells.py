@@ -153,7 +153,8 @@ def wanted(spec: objects.RequestSpec, request: GPURequest) -> Wanted | None:
     if not topology or not topology.cells:
         return None
     try:
-        stated = hardware.get_pci_numa_policy_constraint(spec.flavor, spec.image)
+        image = spec.image or objects.ImageMeta.from_dict({})
+        stated = hardware.get_pci_numa_policy_constraint(spec.flavor, image)
     except nova_exception.Invalid:  # as the API does
         return None
     return Wanted(topology, affinity.policy(stated, CONF.gpu.pci_numa_affinity_policy), request)

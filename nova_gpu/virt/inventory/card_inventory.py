@@ -358,7 +358,8 @@ class CardInventory(Published[GPUGroup, PciAddress]):
             return own  # a card is gone, which the start reports
         arrangement = claimant.flavor.whole.arrangement
         beside = choose.beside(arrangement, gpus, claimant.neighbours, claimant.affinity())
-        if beside is None:
+        # A card that has gone since the claim has no place; the start is then refused for that.
+        if beside is None or not beside.distance.keys() >= device.cards(own):
             return own
         chosen = self._chosen(free, len(own), beside)
         return chosen if beside.cost(chosen) < beside.cost(device.cards(own)) else own

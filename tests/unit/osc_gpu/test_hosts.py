@@ -36,17 +36,16 @@ class HostsTest(test.NoDBTestCase):
         )
         return uuid
 
-    def answers(self, token: str = "admin", **words: str) -> dict[str, tuple[int, str]]:
+    def cloud(self) -> Any:
         endpoints = {"placement": self.placement.endpoint}
         real = connection.Connection(
-            session=session.Session(auth=Auth(endpoints, {"X-Auth-Token": token}))
+            session=session.Session(auth=Auth(endpoints, {"X-Auth-Token": "admin"}))
         )
-        cloud = SimpleNamespace(
-            placement=real.placement,
-            compute=None,
-        )
+        return SimpleNamespace(placement=real.placement, compute=None)
+
+    def answers(self, **words: str) -> dict[str, tuple[int, str]]:
         self.useFixture(fixtures.MockPatchObject(hosts, "_nodes", lambda _: self.nodes))
-        found = hosts.answers(cloud, _SMALL, request.of(words))
+        found = hosts.answers(self.cloud(), _SMALL, request.of(words))
         return {each.host: (each.instances, each.reason) for each in found}
 
     def test_what_each_host_could_take(self) -> None:
@@ -116,3 +115,10 @@ class HostsTest(test.NoDBTestCase):
             self.answers(**{"resources:VGPU": "4"}),
         )
         self.assertEqual({"one": (4, "no more GPUs")}, self.answers(gpus="1"))
+        for why, words in (
+            ("", {"resources:VGPU": "8"}),
+            ("no host has 9 vGPUs in service", {"resources:VGPU": "9"}),
+            ("no host has 9 vGPUs in service", {"gpus": "4", "vgpus": "9"}),
+            ("no host has 5 GPUs in service", {"gpus": "5", "vgpus": "2"}),
+        ):
+            self.assertEqual(why, hosts.why_never(self.cloud(), _SMALL, request.of(words)))

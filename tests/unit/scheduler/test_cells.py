@@ -125,6 +125,9 @@ class CellsTest(test.NoDBTestCase):
                     self.assertIn("asked for on one NUMA node", self.refused(spec, state))
         self.flags(pci_numa_affinity_policy="preferred", group="gpu")
         self.assertEqual(["option"], self.passing(self.spec(5), self.host("option", EVEN)))
+        imageless = self.spec(4)
+        imageless.image = None
+        self.assertEqual(["volume"], self.passing(imageless, self.host("volume", EVEN)))
         without = request_spec({"gpus": "8"})
         without.numa_topology = None
         self.assertEqual(["plain"], self.passing(without, self.host("plain", EVEN)))

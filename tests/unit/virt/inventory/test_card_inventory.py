@@ -13,12 +13,14 @@ from oslo_config import fixture as config_fixture
 from oslo_utils import uuidutils
 
 from nova_gpu.conf import CONF
+from nova_gpu.core.flavor import request
 from nova_gpu.core.model import GPU, DeliveryMode, GroupKey, Link
 from nova_gpu.core.scheduling import stats
 from nova_gpu.virt import sets
 from nova_gpu.virt.delivery import guest_address_space, ways
 from nova_gpu.virt.health import failed_starts
 from nova_gpu.virt.inventory import card_inventory, joined_cards, neighbours, tracker
+from nova_gpu.virt.inventory.pool import Claimant
 from nova_gpu.virt.usage import ledger
 from nova_gpu.virt.usage.records import Records
 from tests.fixtures import cards
@@ -106,6 +108,15 @@ class StockTest(HostTestCase):
         self.record()
         self.assertEqual({own: [A, B, C, D]}, groups(apart))
         self.assertInventory(1, 1)
+
+    def test_claimed_and_gone(self) -> None:
+        """The start is refused for that, and not by an exchange"""
+        self.look(A)
+        self.publish()
+        claimant = Claimant(request.of({"gpus": "1"}), cells=frozenset({0}))
+        gone, free = (frozenset(cards.addresses(*each)) for each in ((A,), (B, C, D)))
+        provider = self.published.provider_uuids[KEY]
+        self.assertEqual(gone, self.published.improve(provider, gone, gone | free, claimant))
 
     def test_claims_get_what_is_near(self) -> None:
         """The room in one guest is looked up with the host, and not at each claim."""
