@@ -55,7 +55,7 @@ def measure(options: argparse.Namespace, stream: TextIO) -> NoReturn:
     class Takeover(stock.StockMediatedTestBase):
         run_tests_with = testtools.RunTest  # in this process
         HOSTS = ("host1",)
-        TYPES = (
+        TYPES = (  # type: ignore[assignment]
             vgpu.Type(
                 "nvidia-64", "GRID P4-2Q", f"framebuffer=64M, max_instance={of_card}", of_card
             ),

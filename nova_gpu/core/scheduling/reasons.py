@@ -100,7 +100,7 @@ def _lack(
         return too_many_to_count(request, supply.group, supply.providers)
     if not supply.offers and where and not bound:
         text = f"no host has {summary.gpus(request, supply.group)}"
-        return Reason.of_both(text, is_final=True)
+        return _of_all(request, text)
     if not supply.offers:
         return nowhere(request, supply.group, supply.unmet, known, bound=bound)
     return shortage(request, supply.group, supply.offers, bound=bound)
@@ -117,14 +117,14 @@ def unknown_name(request: Request, traits: Collection[str]) -> Reason | None:
     kind = summary.kind(request)
     sign = _SIGNS[request.resource_class]
     if not any(trait.startswith(sign) for trait in traits):
-        return Reason.of_both(f"no host offers {kind}", is_final=True)
+        return _of_all(request, f"no host offers {kind}")
     for group in request.groups:
         for key, condition, prefix in request.conditions(group):
             values = names.known_values(prefix, traits)
             if not any(condition.matches(value) for value in values):
                 there = f"there are: {_listed(values)}"
                 text = f"no host has {kind} with {key} {condition}; {there}"
-                return Reason.of_both(text, is_final=True)
+                return _of_all(request, text)
     return None
 
 
@@ -229,18 +229,18 @@ def nowhere(
     """
     if bound:
         text = f"the requested host has no {summary.gpus(request, group)}"
-        return Reason.of_both(text, is_final=True)
+        return _of_all(request, text)
     kind = summary.kind(request)
     if not unmet:
-        return Reason.of_both(
+        return _of_all(
+            request,
             f"no host has {summary.gpus(request, group)}: there are {kind} for each of these "
             "conditions, and none for all of them at once",
-            is_final=True,
         )
     trait = unmet[0]
     if trait in group.forbidden_traits:
         text = f"no host has {kind} without {trait}: all of them have it"
-        return Reason.of_both(text, is_final=True)
+        return _of_all(request, text)
     what = trait
     for key, condition, prefix in request.conditions(group):
         if trait.startswith(prefix):
@@ -248,11 +248,11 @@ def nowhere(
     text = f"no host has {kind} with {what}"
     if trait in known:
         text = f"{text}: those are given {_OTHERWISE[request.resource_class]}"
-        return Reason.of_both(text, is_final=True)
+        return _of_all(request, text)
     for prefix in _LISTED:
         if trait.startswith(prefix):
             text += f"; there are: {_listed(names.known_values(prefix, known))}"
-    return Reason.of_both(text, is_final=True)
+    return _of_all(request, text)
 
 
 def too_many_to_count(request: Request, group: GroupRequest, providers: int) -> Reason:
@@ -324,3 +324,11 @@ def _listed(values: Iterable[str]) -> str:
     shown = sorted(values, key=lambda value: (len(value) if value.isdecimal() else 0, value))
     more = ["..."] if len(shown) > _NAMES_SHOWN else []
     return ", ".join(shown[:_NAMES_SHOWN] + more) or "none with a known name"
+
+
+def _of_all(request: Request, text: str) -> Reason:
+    """Return a reason about all that there is: it stays, unless types of vGPUs share cards.
+
+    A host offers no vGPU of a type as long as those of other types take all of its cards.
+    """
+    return Reason.of_both(text, is_final=request.resource_class == names.RESOURCE_CLASS)
