@@ -111,9 +111,9 @@ class SpreadTest(test.NoDBTestCase):
         chosen = []
         for _ in range(8):
             spec.instance_uuid = uuidutils.generate_uuid()
-            best = claim_race.best_first(states, spec, weigher)[0]
-            best.consume_from_request(spec)
-            chosen.append(best.host)
+            states = claim_race.best_first(states, spec, weigher)  # as Nova goes on with them
+            states[0].consume_from_request(spec)
+            chosen.append(states[0].host)
         self.assertEqual(1, len(set(chosen[:4])))
         self.assertEqual(1, len(set(chosen[4:])))
         self.assertNotEqual(chosen[0], chosen[4])
