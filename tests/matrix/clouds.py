@@ -35,6 +35,7 @@ class Cloud(live.Moving):
         super().setUp()
         self.flags(driver="nova.quota.UnifiedLimitsDriver", group="quota")
         self.flags(shelved_offload_time=-1)
+        self.flags(long_rpc_timeout=30)  # of a call to a host that is dead
         classes = ("servers", *(f"class:{name}" for name in ("VCPU", "MEMORY_MB", "DISK_GB")))
         unlimited = dict.fromkeys((*classes, "class:PGPU", "class:VGPU"), MANY)
         self.project = self.api.project_id

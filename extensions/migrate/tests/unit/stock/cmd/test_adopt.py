@@ -115,7 +115,8 @@ class PlanTest(test.NoDBTestCase):
 
     def test_types_that_flavors_did_not_get(self) -> None:
         """By resources:VGPU stock Nova gave one type, and nova-gpu would give any."""
-        CONF.clear_default("vgpu_types", group="gpu")  # an earlier test's
+        # oslo.config keeps the location of what an earlier test has set, and taken back.
+        CONF._get_opt_info("vgpu_types", "gpu").pop("location", None)
         product, slot = Product("10de", "27b8"), Slot(CARD, "nvidia-64", 0)
         groups = tuple(
             Group(type_id, "VGPU", product, 4, (card,), type_id)
