@@ -70,7 +70,8 @@ def read(connection: Any, placement_query: query.Query, *, preemptible: bool = F
     no_candidates: dict[str, Any] = {"allocation_requests": [], "provider_summaries": {}}
     url = f"/allocation_candidates?{placement_query.text}"
     answer = rest.placement(connection, url, unknown_trait=no_candidates)
-    groups, known = _groups(connection, placement_query)
+    most = max(part.count for part in placement_query.groups)
+    groups, known = _groups(connection, placement_query, most)
     candidates = _roots(answer)
     unusable = compute_nodes(connection)
     until_by_host = closed_hosts.kept_until(connection) if preemptible else {}
@@ -87,7 +88,7 @@ def read(connection: Any, placement_query: query.Query, *, preemptible: bool = F
 
 
 def why_never(connection: Any, size: Size, request: FlavorRequest) -> str:
-    """Return why no host could have an instance of a flavor even if all its GPUs were free.
+    """Return why no host could have an instance of a flavor if all GPUs in service were free.
 
     The text is empty if one could.
 
@@ -99,7 +100,7 @@ def why_never(connection: Any, size: Size, request: FlavorRequest) -> str:
     except query.Unservable as e:
         return str(e)
     for part in placement_query.by_class():
-        groups, _ = _groups(connection, part)
+        groups, _ = _groups(connection, part, 0)
         if not any(capacity.can_hold(part.groups, of_root) for of_root in groups.values()):
             # Nova's own words for vGPUs are no request.
             stated = [
@@ -112,10 +113,12 @@ def why_never(connection: Any, size: Size, request: FlavorRequest) -> str:
 
 
 def _groups(
-    connection: Any, placement_query: query.Query
+    connection: Any, placement_query: query.Query, most: int
 ) -> tuple[Mapping[str, list[Group]], Summaries]:
-    """Return the groups of the query's class of GPUs, by compute node, and all summaries."""
-    most = max(part.count for part in placement_query.groups)
+    """Return the groups of the query's class of GPUs, by compute node, and all summaries.
+
+    :param most: as for :func:`_group`
+    """
     listed = gpu_providers(connection)
     known = summaries(connection, {provider["root_provider_uuid"] for provider in listed})
     groups: dict[str, list[Group]] = defaultdict(list)

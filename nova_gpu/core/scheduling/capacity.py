@@ -163,9 +163,9 @@ def fits(part: GroupRequest, group: Group) -> bool:
 
 
 def can_hold(requests: Iterable[GroupRequest], groups: Collection[Group]) -> bool:
-    """Return whether a host's *groups* have enough GPUs for one instance, if all were free."""
+    """Return whether a host's *groups* have enough GPUs in service for one instance."""
     return all(
-        any(fits(part, group) and group.total >= part.count for group in groups)
+        any(fits(part, group) and group.total - group.reserved >= part.count for group in groups)
         for part in requests
     )
 
