@@ -135,7 +135,8 @@ class Wanted:
             ]
             for part in self.request.groups
         ]
-        places = itertools.combinations(nodes, len(self.topology.cells))
+        able = [node for node in nodes if self._takes_one(host, node)]
+        places = itertools.combinations(able, len(self.topology.cells))
         for chosen in itertools.islice(places, _MOST_PLACES):
             place = Affinity(policy, frozenset(chosen), sockets)
             has_gpus = all(
@@ -145,6 +146,15 @@ class Wanted:
             if has_gpus and _fit(host, self.topology, place.cells):
                 return True
         return next(places, None) is not None  # unknown: the claim decides
+
+    def _takes_one(self, host: HostState, node: int) -> bool:
+        """Return whether one of the cells fits on *node*: to try all orders of them takes long."""
+        for cell in self.topology.cells:
+            one = self.topology.obj_clone()
+            one.cells = [cell]
+            if _fit(host, one, {node}):
+                return True
+        return False
 
 
 def wanted(spec: objects.RequestSpec, request: GPURequest) -> Wanted | None:

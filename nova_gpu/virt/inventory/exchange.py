@@ -131,7 +131,9 @@ class Exchange:
         without = hardware.numa_usage_from_instance_numa(
             topology, instance.numa_topology, free=True
         )
-        richest = sorted((c.id for c in topology.cells), key=lambda node: (cost((node,)), node))
+        # Nova tries all orders of cells, which takes long on nodes that take none.
+        able = numa_cells.able(node, without, instance)
+        richest = sorted(able, key=lambda node: (cost((node,)), node))
         places = itertools.combinations(richest, len(claimant.cells))
         tried = itertools.islice(places, _MOST_PLACES)
         nearer = sorted((price, nodes) for nodes in tried if (price := cost(nodes))[0] < now)

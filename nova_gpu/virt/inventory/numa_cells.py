@@ -32,6 +32,22 @@ def are_tied(topology: objects.NUMATopology, instance: objects.Instance) -> bool
     )
 
 
+def able(
+    node: objects.ComputeNode, topology: objects.NUMATopology, instance: objects.Instance
+) -> list[int]:
+    """Return the nodes on which one of the instance's cells fits; see :func:`fit`."""
+    wanted = hardware.numa_get_constraints(instance.flavor, instance.image_meta)
+    nodes = []
+    for host_cell in topology.cells:
+        for cell in wanted.cells:
+            one = wanted.obj_clone()
+            one.cells = [cell]
+            if _fit(node, topology, one, {host_cell.id}) is not None:
+                nodes.append(host_cell.id)
+                break
+    return nodes
+
+
 def fit(
     node: objects.ComputeNode,
     topology: objects.NUMATopology,
@@ -42,13 +58,23 @@ def fit(
 
     :param topology: the host's, without the usage of the instance
     """
+    wanted = hardware.numa_get_constraints(instance.flavor, instance.image_meta)
+    return _fit(node, topology, wanted, nodes)
+
+
+def _fit(
+    node: objects.ComputeNode,
+    topology: objects.NUMATopology,
+    wanted: objects.InstanceNUMATopology,
+    nodes: Collection[int],
+) -> objects.InstanceNUMATopology | None:
     limits = objects.NUMATopologyLimits(
         cpu_allocation_ratio=node.cpu_allocation_ratio,
         ram_allocation_ratio=node.ram_allocation_ratio,
     )
     return hardware.numa_fit_instance_to_host(
         objects.NUMATopology(cells=[cell for cell in topology.cells if cell.id in nodes]),
-        hardware.numa_get_constraints(instance.flavor, instance.image_meta),
+        wanted.obj_clone(),  # Nova writes into it
         provider_mapping=None,
         limits=limits,
     )

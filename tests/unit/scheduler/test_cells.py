@@ -133,8 +133,11 @@ class CellsTest(test.NoDBTestCase):
         self.assertEqual(["plain"], self.passing(without, self.host("plain", EVEN)))
 
     def test_hosts_with_more_places_than_are_tried_pass(self) -> None:
-        many = self.host("many", {node: (1, 1) for node in range(24)}, (_CPUS,) * 24, used=0)
-        self.assertEqual(["many"], self.passing(self.spec(1, cells=4), many))
+        """Nodes that take no cell are no places."""
+        far, full = self.host("far", {23: (1, 1)}, (0,) * 24, used=0), (_CPUS,) * 12
+        self.assertEqual(["far"], self.passing(self.spec(1, cells=4), far))
+        few = self.host("few", {23: (1, 1)}, (*full, *full[3:], 0, 0, 0), used=0)
+        self.assertIn("1 GPU asked for on 4 NUMA nodes", self.refused(self.spec(1, cells=4), few))
 
     def test_reasons(self) -> None:
         begin = "3 GPUs asked for on one NUMA node with its processors and memory ("
