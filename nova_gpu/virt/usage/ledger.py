@@ -218,7 +218,7 @@ class Snapshot:
         return _NO_DEVICE.union(*map(_devices, self.counted_by_instance().values()))
 
     def counted_for(self, instance_uuid: str) -> frozenset[Device]:
-        return _devices(self.counted_by_instance().get(instance_uuid, ()))
+        return self.records.devices(instance_uuid) if self.records else _NO_DEVICE
 
     def reached_of_others(self) -> dict[str, frozenset[Device]]:
         """Return which devices guests reach that the database does not count for them, by guest."""

@@ -14,6 +14,7 @@ from nova.compute import task_states, vm_states
 from oslo_log import log as logging
 
 from nova_gpu.core import boundary, device, names
+from nova_gpu.core.device import Device
 from nova_gpu.core.flavor import request
 from nova_gpu.core.flavor.request import FlavorRequest
 
@@ -60,6 +61,10 @@ class Records:
     def consumers(self, instance_uuid: str) -> frozenset[str]:
         """Return the consumers in Placement that may have allocations for the instance."""
         return self.migrations.get(instance_uuid, frozenset()) | {instance_uuid}
+
+    def devices(self, instance_uuid: str) -> frozenset[Device]:
+        """Return the cards and vGPUs that the database counts for the instance."""
+        return frozenset(device.parse(text) for _, text in self.counted.get(instance_uuid, ()))
 
     def without(self, identifier: str) -> Records:
         """Return these records without the card or vGPU *identifier* in ``counted``."""

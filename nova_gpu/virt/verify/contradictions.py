@@ -16,16 +16,8 @@ from nova_gpu.core import device, names
 from nova_gpu.core.device import Device
 from nova_gpu.core.topology import affinity
 from nova_gpu.core.topology.affinity import Policy
-from nova_gpu.virt.verify.sources import (
-    Cards,
-    Difference,
-    Guest,
-    Holder,
-    HostState,
-    Instance,
-    Kind,
-    Provider,
-)
+from nova_gpu.virt.usage.domains import Named
+from nova_gpu.virt.verify.sources import Cards, Difference, Holder, HostState, Kind, Provider
 
 _NONE: Cards = frozenset()
 _NOUNS = {names.RESOURCE_CLASS: "GPUs", names.VGPU_RESOURCE_CLASS: "vGPUs"}
@@ -55,10 +47,7 @@ def compare(state: HostState) -> tuple[Difference, ...]:
 
 def _shared(state: HostState) -> Iterator[Difference]:
     # A reached device may not be openable: only those that a guest can open are shared.
-    by_guest = {
-        uuid: (guest.cards - guest.reached) | guest.opened
-        for uuid, guest in (state.guests or {}).items()
-    }
+    by_guest = {uuid: guest.own | guest.opened for uuid, guest in (state.guests or {}).items()}
     for card, uuids in device.shared(by_guest).items():
         yield Difference(
             Kind.SHARED_BY_DOMAINS,
@@ -66,8 +55,7 @@ def _shared(state: HostState) -> Iterator[Difference]:
             f"GPU {card} is named by the domains {', '.join(uuids)}",
             "stop all of them but one, and reboot the instances that are left with --hard",
         )
-    by_instance = {uuid: item.cards for uuid, item in (state.instances or {}).items()}
-    for card, uuids in device.shared(by_instance).items():
+    for card, uuids in device.shared(state.held()).items():
         yield Difference(
             Kind.SHARED_BY_INSTANCES,
             str(card),
@@ -78,15 +66,15 @@ def _shared(state: HostState) -> Iterator[Difference]:
 
 def _domains(state: HostState) -> Iterator[Difference]:
     """Yield domains that reach devices of others, or have devices and are no instance's here."""
-    if state.guests is None or state.instances is None:
+    if state.guests is None or state.records is None:
         return
+    held = state.held()
     for uuid, guest in state.guests.items():
-        own = state.instances[uuid].cards if uuid in state.instances else _NONE
-        if reached := guest.reached - own:
+        if reached := guest.reached - held.get(uuid, _NONE):
             others = sorted(
                 other
-                for other, instance in state.instances.items()
-                if other != uuid and device.clashing(reached, instance.cards)
+                for other, own in held.items()
+                if other != uuid and device.clashing(reached, own)
             )
             whose = f"which the instances {', '.join(others)} have" if others else "not its own"
             yield Difference(
@@ -96,58 +84,55 @@ def _domains(state: HostState) -> Iterator[Difference]:
                 "stop it, then start it; where two reach each other's, stop both first. No new "
                 "guest gets such a GPU until this one has ended",
             )
-        if guest.cards and uuid not in state.instances.keys() | state.returning:
+        if guest.every and uuid not in held.keys() | state.records.returning:
             yield Difference(
                 Kind.FOREIGN_DOMAIN,
                 uuid,
-                f"the domain {uuid} has {_words(guest.cards)}, and is no instance of this host",
+                f"the domain {uuid} has {_words(guest.every)}, and is no instance of this host",
                 "if it is not needed: virsh destroy and virsh undefine; until then the cards are "
                 "reserved",
             )
 
 
 def _instances(state: HostState) -> Iterator[Difference]:
-    for uuid, instance in (state.instances or {}).items():
-        if not instance.settled:
-            continue
-        if len(instance.counted) != instance.flavor_count:
+    for uuid, own in _settled(state).items():
+        wanted = state.wanted[uuid]
+        if len(own) != wanted.count:
             yield Difference(
                 Kind.FLAVOR_DIFFERS,
                 uuid,
-                f"instance {uuid} holds {len(instance.counted)} GPUs and its flavor asks for "
-                f"{instance.flavor_count}",
+                f"instance {uuid} holds {len(own)} GPUs and its flavor asks for {wanted.count}",
                 "resize it, or delete it: it cannot be started as it is",
             )
         guest = (state.guests or {}).get(uuid)
-        if guest is None or not guest.running:
-            if state.guests is not None and instance.active and instance.counted:
+        if guest is None or guest.run is None:
+            if state.guests is not None and wanted.active and own:
                 yield Difference(
                     Kind.NO_DOMAIN,
                     uuid,
-                    f"instance {uuid} is ACTIVE with {_words(instance.cards)}, and its guest does "
-                    "not run",
+                    f"instance {uuid} is ACTIVE with {_words(own)}, and its guest does not run",
                     f"openstack server reboot --hard {uuid}",
                 )
-        elif _differs(guest, instance):
+        elif not guest.every >= own if wanted.aliased else guest.own != own:
             yield Difference(
                 Kind.DOMAIN_DIFFERS,
                 uuid,
-                f"instance {uuid} has {_words(instance.cards)} in Nova's database and "
-                f"{_words(guest.cards)} in its domain",
+                f"instance {uuid} has {_words(own)} in Nova's database and {_words(guest.every)} "
+                "in its domain",
                 f"openstack server reboot --hard {uuid}",
             )
 
 
-def _differs(guest: Guest, instance: Instance) -> bool:
-    if instance.aliased:
-        return not guest.cards >= instance.cards
-    return guest.cards - guest.reached != instance.cards
+def _settled(state: HostState) -> dict[str, Cards]:
+    """Return the devices of each instance that has no task and no move."""
+    settled = state.records.settled if state.records else ()
+    return {uuid: own for uuid, own in state.held().items() if uuid in settled}
 
 
 def _cards(state: HostState) -> Iterator[Difference]:
     """Yield the cards and vGPUs of instances that the host lacks, or that no guest can use."""
-    for uuid, instance in (state.instances or {}).items():
-        for card in sorted(instance.cards, key=str) if instance.settled else ():
+    for uuid, own in _settled(state).items():
+        for card in sorted(own, key=str):
             if state.cards is not None and not _is_here(card, state):
                 yield Difference(
                     Kind.CARD_MISSING,
@@ -163,8 +148,8 @@ def _cards(state: HostState) -> Iterator[Difference]:
                     "then reboot the instance with --hard",
                 )
         guest = (state.guests or {}).get(uuid)
-        if guest and guest.cells and instance.near and instance.settled:
-            far = {card for card in instance.cards if state.nodes.get(card, -1) not in guest.cells}
+        if guest and guest.cells and state.wanted[uuid].near:
+            far = {card for card in own if state.nodes.get(card, -1) not in guest.cells}
             for card in sorted(far & state.nodes.keys(), key=str):
                 yield Difference(
                     Kind.CARD_REMOTE,
@@ -178,14 +163,13 @@ def _cards(state: HostState) -> Iterator[Difference]:
 
 def _allocations(state: HostState) -> Iterator[Difference]:
     """Yield the instances whose allocation from a provider differs from their number of GPUs."""
-    if state.providers is None:
+    if state.providers is None or state.records is None:
         return
-    for uuid, instance in (state.instances or {}).items():
-        if not instance.settled and not instance.idle:
-            continue
+    read, settled = state.records, _settled(state)
+    for uuid in sorted(read.idle):
         agrees = True
         has = dict.fromkeys(state.providers, 0)
-        for its_provider, _ in instance.counted:
+        for its_provider, _ in read.counted[uuid]:
             has[its_provider] = has.get(its_provider, 0) + 1
         for provider_uuid, amount in has.items():
             provider = state.providers.get(provider_uuid)
@@ -197,11 +181,11 @@ def _allocations(state: HostState) -> Iterator[Difference]:
                     "this host",
                     "move it to another host and back, or delete it",
                 )
-            elif (counts := provider.allocated.get(uuid, 0)) < amount or (
-                counts > amount and instance.settled
+            elif (counts := state.allocated(provider_uuid).get(uuid, 0)) < amount or (
+                counts > amount and uuid in settled
             ):
                 # Fewer are allocated only if the instance's GPUs match its flavor.
-                safe = counts < amount or instance.flavor_count == len(instance.counted)
+                safe = counts < amount or state.wanted[uuid].count == len(read.counted[uuid])
                 agrees = False
                 yield Difference(
                     Kind.ALLOCATION_DIFFERS,
@@ -213,8 +197,9 @@ def _allocations(state: HostState) -> Iterator[Difference]:
                     else "resize the instance first, so that it has what its flavor asks for",
                     safe,
                 )
-        if agrees and instance.lacks:  # else the same repair allocates both
-            amounts = ", ".join(f"{instance.lacks[name]} {name}" for name in sorted(instance.lacks))
+        lacks = state.allocations.lacking.get(uuid)
+        if agrees and lacks:  # else the same repair allocates both
+            amounts = ", ".join(f"{lacks[name]} {name}" for name in sorted(lacks))
             yield Difference(
                 Kind.NODE_PART_MISSING,
                 uuid,
@@ -228,8 +213,8 @@ def _allocations(state: HostState) -> Iterator[Difference]:
 
 def _strange_allocations(state: HostState) -> Iterator[Difference]:
     """Yield the allocations from the host's groups whose consumer is no instance of this host."""
-    for provider in (state.providers or {}).values():
-        for consumer, amount in sorted(provider.allocated.items()):
+    for provider_uuid, provider in (state.providers or {}).items():
+        for consumer, amount in sorted(state.allocated(provider_uuid).items()):
             holder = state.holders.get(consumer)
             text = f"Placement counts {amount} GPUs of {provider.name} for {consumer}"
             guest = (state.guests or {}).get(consumer)
@@ -260,18 +245,18 @@ def _inventories(state: HostState) -> Iterator[Difference]:
     Yield nothing while an instance here has a task or a move in progress, and skip a group while a
     consumer of it is on its way to this host.
     """
-    if state.instances is None or not all(item.settled for item in state.instances.values()):
+    if state.records is None or len(_settled(state)) < len(state.held()):
         return
     for provider_uuid, provider in (state.providers or {}).items():
-        free = _free(provider, state)
-        if free is None or Holder.ON_ITS_WAY in map(state.holders.get, provider.allocated):
+        free, allocated = _free(provider, state), state.allocated(provider_uuid)
+        if free is None or Holder.ON_ITS_WAY in map(state.holders.get, allocated):
             continue
         noun = _NOUNS[provider.resource_class]
-        counted = ((uuid, dev) for uuid, has in state.instances.items() for dev, _ in has.counted)
-        held = collections.Counter(uuid for uuid, dev in counted if dev == provider_uuid)
+        counted = ((uuid, it) for uuid, own in state.records.counted.items() for it, _ in own)
+        held = collections.Counter(uuid for uuid, it in counted if it == provider_uuid)
         # A consumer counts with its allocation or its devices, whichever is more: where these
         # differ, that is a contradiction of its own.
-        due = (collections.Counter(provider.allocated) | held).total()
+        due = (collections.Counter(allocated) | held).total()
         more = provider.total - provider.reserved - due
         if (there_are := free + held.total()) > provider.total:
             yield Difference(
@@ -296,9 +281,8 @@ def _free(provider: Provider, state: HostState) -> int | None:
         return state.vgpus_free.get(provider.name)
     if state.cards is None or state.guests is None:
         return None
-    by_guests = _NONE.union(*(guest.cards for guest in state.guests.values()))
-    used = by_guests.union(*(instance.cards for instance in (state.instances or {}).values()))
-    return len(provider.fit - used)
+    by_guests = _NONE.union(*(guest.every for guest in state.guests.values()))
+    return len(provider.fit - by_guests.union(*state.held().values()))
 
 
 def _vgpus(state: HostState) -> Iterator[Difference]:
@@ -306,13 +290,12 @@ def _vgpus(state: HostState) -> Iterator[Difference]:
 
     Yield nothing unless libvirt, Nova's database and sysfs all answered.
     """
-    if state.guests is None or state.instances is None or state.made is None:
+    if state.guests is None or state.records is None or state.made is None:
         return
-    for uuid, guest in state.guests.items():
-        instance = state.instances.get(uuid)
-        if instance is None or not instance.settled:
-            continue
-        for slot in sorted(device.slots(guest.cards) - state.made.get(uuid, frozenset())):
+    held, settled = state.held(), _settled(state)
+    for uuid in settled:
+        named = device.slots(state.guests.get(uuid, Named()).every)
+        for slot in sorted(named - state.made.get(uuid, frozenset())):
             yield Difference(
                 Kind.VGPU_MISSING,
                 str(slot),
@@ -321,12 +304,10 @@ def _vgpus(state: HostState) -> Iterator[Difference]:
                 "start); a MIG instance you make again before that",
             )
     for uuid, slots in state.made.items():
-        instance = state.instances.get(uuid)
-        if (instance and not instance.settled) or uuid in state.returning:
+        if (uuid in held and uuid not in settled) or uuid in state.records.returning:
             continue
-        by_instance = instance.cards if instance else _NONE
-        by_guest = state.guests[uuid].cards if uuid in state.guests else _NONE
-        for slot in sorted(slots - by_instance - by_guest):
+        by_guest = state.guests.get(uuid, Named()).every
+        for slot in sorted(slots - held.get(uuid, _NONE) - by_guest):
             yield Difference(
                 Kind.VGPU_LEFT,
                 str(slot),

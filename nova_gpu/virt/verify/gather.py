@@ -7,7 +7,7 @@ As in nova-compute, the database is read through the conductor, and Placement wi
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from typing import Any, TypeVar
 
 from nova import context as nova_context
@@ -18,18 +18,26 @@ from nova.virt import hardware
 from nova.virt.libvirt import host as libvirt_host
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import boundary, device, exception, names
+from nova_gpu.core import availability, boundary, device, exception, names
 from nova_gpu.core.availability import Reasons
 from nova_gpu.core.device import Device
-from nova_gpu.core.flavor import request
 from nova_gpu.core.flavor.request import FlavorRequest
-from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.model import GPU, DeliveryMode, GroupKey, PciAddress
 from nova_gpu.core.topology import affinity
 from nova_gpu.core.topology.affinity import Policy
-from nova_gpu.virt.inventory import discovery
-from nova_gpu.virt.usage import allocations, records
-from nova_gpu.virt.verify import abandoned_moves, gather_host
-from nova_gpu.virt.verify.sources import Holder, HostState, Instance
+from nova_gpu.core.vgpu import vgpu_group
+from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Slot
+from nova_gpu.core.vgpu.vgpu_group import SharedCard
+from nova_gpu.host.mig import mig_layout
+from nova_gpu.host.vfio import passthrough
+from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
+from nova_gpu.virt.inventory import card_groups, discovery, placement_client
+from nova_gpu.virt.usage import allocations, domains, records
+from nova_gpu.virt.usage.allocations import Allocations
+from nova_gpu.virt.usage.domains import Named
+from nova_gpu.virt.usage.records import Records
+from nova_gpu.virt.verify import abandoned_moves
+from nova_gpu.virt.verify.sources import Holder, HostState, Provider, Wanted
 
 _T = TypeVar("_T")
 # The options that tell where each source is, for messages
@@ -39,7 +47,6 @@ _OPTIONS = {
     "Nova's database": "nova-conductor, which is asked for it, and [DEFAULT]transport_url",
     "Placement": "the options of [placement]",
 }
-_SETTLED = (vm_states.ACTIVE, vm_states.STOPPED)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -68,14 +75,14 @@ class Questions:
         self._within = within
         self._failures: dict[str, None] = {}
 
-    def __call__(self, who: str, read: Callable[[], _T]) -> _T | None:
+    def __call__(self, who: str, read: Callable[..., _T], *arguments: Any) -> _T | None:
         """Return the answer of *read*, ``None`` if it fails.
 
         :param who: the source that is asked, a key of the options' table
         """
         try:
             with boundary.crossed():
-                answer: _T = self._within(read)
+                answer: _T = self._within(lambda: read(*arguments))
         except boundary.Failure as error:
             self._failures[f"{who}: {error.first_line}; see {_OPTIONS[who]}"] = None
             return None
@@ -87,69 +94,136 @@ class Questions:
         return tuple(self._failures)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Cards:
+    """The cards of a host, by sysfs and the host's drivers.
+
+    ``whole``: the cards that guests get whole. ``unavailable``: why guests cannot get some of them.
+    ``shared``: the cards that guests get vGPUs of, and ``parts`` their vGPU types and functions.
+    ``unread``: those in ``whole`` that have MIG instances which could not be read.
+    """
+
+    whole: Mapping[PciAddress, GPU]
+    unavailable: Mapping[PciAddress, Reasons]
+    parts: Mapping[PciAddress, DividedCard]
+    shared: tuple[GPU, ...]
+    unread: frozenset[PciAddress]
+
+    @property
+    def functions(self) -> frozenset[PciAddress]:
+        """The PCI functions at which guests get vGPUs, or may get some."""
+        known = (address for card in self.parts.values() for address in card.parents)
+        return frozenset(known) | self.unread
+
+
+_NO_CARDS = Cards({}, {}, {}, (), frozenset())
+
+
 def gather(sources: Sources) -> HostState:
     """Read the four sources, and return what they have of the host's GPUs; raise nothing."""
     ask = Questions(sources.ask)
     context = nova_context.get_admin_context()
-    host = sources.host
-    cards = ask("sysfs", lambda: gather_host.read(host, sources.unavailable))
-    whole = cards.whole if cards is not None else {}
-    guests, nodename = None, None
-    if cards is not None:
-        guests = ask("libvirt", lambda: gather_host.guests(host, sources.libvirt, cards))
+    host, client = sources.host, sources.placement
+    guests = nodename = had = wanted = providers = allocated = holders = made = None
+    free: Mapping[GroupKey, int] = {}
+    answer = ask("sysfs", read_cards, host, sources.unavailable)
+    cards = answer or _NO_CARDS
+    if answer is not None:
+        guests = ask("libvirt", _guests, host, sources.libvirt, cards)
         if guests is not None:
             nodename = ask("libvirt", sources.libvirt.get_hostname)
     if nodename is None:
-        nodename = ask("Nova's database", lambda: _nodename(context))
-    answer = providers = on_node = None
+        nodename = ask("Nova's database", _nodename, context)
     if nodename is not None:
-        node, mode = nodename, host.delivery.mode
-        # Before the database: a consumer that is created in between is then looked up there.
-        providers = ask(
-            "Placement",
-            lambda: gather_host.read_providers(sources.placement, context, node, mode, whole),
-        )
-        with_gpus = [uuid for uuid, guest in (guests or {}).items() if guest.cards]
+        with_gpus = [uuid for uuid, guest in (guests or {}).items() if guest.every]
+        had = ask("Nova's database", records.read, context, CONF.host, nodename, with_gpus)
+        if had is not None:
+            wanted = ask("Nova's database", _wanted, context, had)
+        mode = host.delivery.mode
+        providers = ask("Placement", read_providers, client, context, nodename, mode, cards)
         if providers is not None:  # else Placement does not answer
-            on_node = ask(
-                "Placement", lambda: gather_host.node_consumers(sources.placement, context, node)
-            )
-        answer = ask("Nova's database", lambda: _instances(context, node, with_gpus, on_node))
-    instances, returning = answer or (None, frozenset())
-    holders = None
-    if instances is not None:
-        consumers = {uuid for provider in (providers or {}).values() for uuid in provider.allocated}
-        others = consumers - instances.keys()
-        holders = ask("Nova's database", lambda: _holders(others))
-    made, vgpus_free = None, {}
-    if cards is not None and guests is not None and instances is not None:
-        owners = {uuid: guest.cards for uuid, guest in guests.items()}
-        for uuid, instance in instances.items():
-            owners[uuid] = owners.get(uuid, frozenset()) | instance.cards
-        made = ask("sysfs", lambda: gather_host.made(host, cards.parts, owners))
-        if made is not None and nodename is not None:
-            there_are = frozenset().union(*made.values())
-            taken = there_are.union(*owners.values())
-            free = gather_host.free(cards.shared, cards.parts, taken, there_are)
-            vgpus_free = {names.provider_name(nodename, key): free[key] for key in free}
+            known = had or Records({}), Allocations()
+            allocated = ask("Placement", allocations.read, client, nodename, *known)
+    if had is not None and allocated is not None:
+        # Last: consumers that were created since the database was read are found.
+        groups = (allocated.by_provider.get(group, {}) for group in providers or ())
+        consumers = {consumer for group in groups for consumer in group}
+        holders = ask("Nova's database", _holders, consumers - had.counted.keys())
+    if guests is not None and had is not None:
+        owners = {uuid: guest.every for uuid, guest in guests.items()}
+        for uuid in had.counted:
+            owners[uuid] = owners.get(uuid, frozenset()) | had.devices(uuid)
+        made = ask("sysfs", made_vgpus, host, cards.parts, owners)
+        if made is not None:
+            exist = frozenset[Slot]().union(*made.values())
+            free = _free(cards, exist.union(*owners.values()), exist)
+    nodes = {address: gpu.numa_node for address, gpu in cards.whole.items()}
     return HostState(
-        cards=None if cards is None else frozenset(whole),
-        unfit=gather_host.unfit(host, whole),
+        cards=None if answer is None else frozenset(cards.whole),
+        unfit=_unfit(host, cards),
         guests=guests,
-        instances=instances,
-        returning=returning,
-        providers=providers,
+        records=None if wanted is None else had,
+        wanted=wanted or {},
+        providers=None if allocated is None else providers,
+        allocations=allocated or Allocations(),
         holders=holders or {},
         unread=ask.unread,
-        functions=frozenset() if cards is None else cards.functions,
+        functions=cards.functions,
         made=made,
-        vgpus_free=vgpus_free,
-        nodes={
-            address: node
-            for address, card in whole.items()
-            if (node := card.gpu.numa_node) is not None
-        },
+        vgpus_free={names.provider_name(nodename or "", key): free[key] for key in free},
+        nodes={address: node for address, node in nodes.items() if node is not None},
     )
+
+
+def read_cards(
+    host: discovery.Discovery, unavailable: Callable[[Iterable[GPU]], Mapping[PciAddress, Reasons]]
+) -> Cards:
+    """Return the cards that the host has now.
+
+    :param unavailable: return those of the whole cards that guests cannot get, with the reasons
+    :raises DiscoveryFailed: if sysfs cannot be read
+    """
+    gpus = host.find()
+    parts, others = host.in_parts(gpus)
+    whole = {gpu.address: gpu for gpu in gpus if gpu.address not in parts}
+    unread: frozenset[PciAddress] = frozenset()
+    if host.delivery.shares_driver:
+        mig = (a for a, gpu in whole.items() if mig_layout.is_divided(gpu, host.roots))
+        unread = frozenset(others).intersection(mig)
+    reasons = availability.merge(
+        {a: others[a] for a in unread},
+        unavailable(whole.values()),
+        {a: availability.to_new(others[a]) for a in others.keys() - unread},
+    )
+    shared = tuple(gpu for gpu in gpus if gpu.address in parts)
+    own = {address: reasons[address] for address in whole if reasons.get(address)}
+    return Cards(whole, own, parts, shared, unread)
+
+
+def _unfit(host: discovery.Discovery, cards: Cards) -> dict[Device, str]:
+    """Return which whole cards no guest can use, or have the wrong driver, with the reason."""
+    unfit: dict[Device, str] = {}
+    for address, gpu in cards.whole.items():
+        if not (host.delivery.shares_driver or passthrough.is_with_vfio(gpu, host.roots)):
+            driver = gpu.driver or "no driver"
+            unfit[address] = f"it is bound to {driver} and not to vfio-pci; see nova-gpu host check"
+        elif reason := availability.for_all(cards.unavailable.get(address, ())):
+            unfit[address] = str(reason)
+    return unfit
+
+
+def _guests(
+    host: discovery.Discovery, libvirt: libvirt_host.Host, cards: Cards
+) -> dict[str, Named]:
+    """Return the devices of the host that each domain names or reaches, by the domain's uuid.
+
+    :raises DomainsUnreadable: if libvirt does not list the domains
+    """
+    # The nodes of a guest's part lead to the whole card as well. While the card's division is
+    # unknown, that must not count as the guest's.
+    whole = (gpu for address, gpu in cards.whole.items() if address not in cards.unread)
+    made = MadeVGPUs(host.vgpus).by_instance()
+    return domains.look(libvirt, domains.parts(whole, host.roots, cards.parts.values(), vgpus=made))
 
 
 def _nodename(context: nova_context.RequestContext) -> str:
@@ -158,45 +232,24 @@ def _nodename(context: nova_context.RequestContext) -> str:
     return str(node.hypervisor_hostname)
 
 
-def _instances(
-    context: nova_context.RequestContext,
-    nodename: str,
-    guests: Collection[str],
-    on_node: Collection[str] | None,
-) -> tuple[dict[str, Instance], frozenset[str]]:
-    """Return the host's instances by uuid, and the uuids of instances that a revert brings back.
-
-    :param guests: the uuids of the domains here that have GPUs
-    :param on_node: the consumers with an allocation from the compute node, ``None`` if unknown
-    """
-    counted = records.read(context, CONF.host, nodename, guests)
-    migrations = objects.MigrationList.get_in_progress_and_error(context, CONF.host, nodename)
-    moving = {migration.instance_uuid for migration in migrations if migration.status != "error"}
+def _wanted(context: nova_context.RequestContext, had: Records) -> dict[str, Wanted]:
+    """Return what the flavors and images of the instances in *had* request, by instance."""
     listed = objects.InstanceList.get_by_host(
         context, CONF.host, expected_attrs=["flavor", "system_metadata"]
     )
-    by_uuid = {instance.uuid: instance for instance in listed}
-    instances = {}
-    for uuid, identifiers in counted.counted.items():
-        instance = by_uuid.get(uuid)
-        state = instance.vm_state if instance else None
-        flavor = records.request_of(instance) if instance else request.of({})
-        devices = [(provider, device.parse(text)) for provider, text in identifiers]
-        is_released = state == vm_states.STOPPED and not devices
-        is_here = on_node is not None and uuid in counted.here
-        lacks = is_here and not counted.consumers(uuid) & set(on_node or ())
-        wants = devices or flavor.asks_for_gpus or flavor.asks_for_vgpus
-        instances[uuid] = Instance(
-            active=state == vm_states.ACTIVE,
-            settled=state in _SETTLED and uuid not in moving | counted.busy,
-            flavor_count=0 if is_released else asked_of(flavor, [d for _, d in devices]),
-            counted=frozenset(devices),
-            aliased=names.PCI_ALIAS in flavor.extra_specs,
-            idle=uuid in counted.idle,
-            lacks=allocations.node_part(instance) if lacks and wants else {},
-            near=instance is not None and _is_near(instance),
-        )
-    return instances, counted.returning
+    wanted = dict.fromkeys(had.counted, Wanted())
+    for instance in listed:
+        if instance.uuid in wanted:
+            flavor, devices = records.request_of(instance), had.devices(instance.uuid)
+            # A stopped instance may have released them; one in ERROR claims them when it starts.
+            is_released = not devices and instance.vm_state in (vm_states.STOPPED, vm_states.ERROR)
+            wanted[instance.uuid] = Wanted(
+                active=instance.vm_state == vm_states.ACTIVE,
+                count=0 if is_released else asked_of(flavor, devices),
+                aliased=names.PCI_ALIAS in flavor.extra_specs,
+                near=_is_near(instance),
+            )
+    return wanted
 
 
 def _is_near(instance: objects.Instance) -> bool:
@@ -225,6 +278,37 @@ def asked_of(flavor_request: FlavorRequest, held: Collection[Device]) -> int:
     return count
 
 
+def read_providers(
+    client: Any,
+    context: nova_context.RequestContext,
+    nodename: str,
+    mode: DeliveryMode,
+    cards: Cards,
+) -> dict[str, Provider]:
+    """Return the providers of the host's groups from Placement, by uuid."""
+    root = client.get_provider_by_name(context, nodename)["uuid"]
+    providers = {}
+    for provider in client.get_providers_in_tree(context, root):
+        key = names.parse_provider_name(nodename, provider["name"])
+        if key is None:
+            continue
+        resource_class = device.resource_class_of(key)
+        url = f"/resource_providers/{provider['uuid']}/inventories"
+        inventory = placement_client.get(client, url)["inventories"].get(resource_class, {})
+        providers[provider["uuid"]] = Provider(
+            name=provider["name"],
+            total=inventory.get("total", 0),
+            reserved=inventory.get("reserved", 0),
+            fit=frozenset(
+                address
+                for address, gpu in cards.whole.items()
+                if not cards.unavailable.get(address) and card_groups.group_key(gpu, mode) == key
+            ),
+            resource_class=resource_class,
+        )
+    return providers
+
+
 def _holders(consumers: Iterable[str]) -> dict[str, Holder]:
     context = nova_context.get_admin_context(read_deleted="yes")
     return {consumer: _holder(context, consumer) for consumer in consumers}
@@ -247,3 +331,52 @@ def _holder(context: nova_context.RequestContext, consumer: str) -> Holder:
     except nova_exception.MigrationNotFound:
         return Holder.UNKNOWN
     return Holder.ON_ITS_WAY
+
+
+def made_vgpus(
+    host: discovery.Discovery,
+    parts: Mapping[PciAddress, DividedCard],
+    owners: Mapping[str, Collection[Device]],
+) -> dict[str, frozenset[Slot]]:
+    """Return the vGPUs that exist on the host, by the uuid of the instance that they are made for.
+
+    vGPUs that other programs made are left out, because their owners are unknown.
+
+    :param owners: the devices that a domain names or the database counts, by the instance's uuid
+    :raises OSError: if the kernel does not list the mediated devices
+    """
+    functions = {a: parent for card in parts.values() for a, parent in card.parents.items()}
+    slots = {(uuid, slot) for uuid, has in owners.items() for slot in device.slots(has)}
+    slots |= {(uuid, slot) for slot, uuid in MadeVGPUs(host.vgpus).instances().items()}
+    slots_by_guest: dict[str, frozenset[Slot]] = {}
+    for uuid, slot in slots:
+        parent = functions.get(slot.parent)
+        way = host.ways.part(parent.kind if parent else Kind.MEDIATED)
+        if way.is_there(slot, uuid, parent):
+            slots_by_guest[uuid] = slots_by_guest.get(uuid, frozenset()) | {slot}
+    return slots_by_guest
+
+
+def _free(cards: Cards, taken: Set[Device], made: Collection[Slot]) -> dict[GroupKey, int]:
+    """Return how many more vGPUs fit into each group's cards, whatever these cards' health.
+
+    :param taken: the slots and the functions that are in use
+    :param made: the slots among *taken* whose vGPU exists
+    """
+    slots = device.slots(taken)
+    plain = {
+        address
+        for card in cards.parts.values()
+        for address, parent in card.parents.items()
+        if parent.kind is Kind.PLAIN
+    }
+    # The driver of a plain function does not report that a guest has it.
+    pending = {slot for slot in slots if slot.parent in plain or slot not in made}
+    shared = {
+        gpu.address: SharedCard(gpu, cards.parts[gpu.address]).without(taken)
+        for gpu in cards.shared
+    }
+    return {
+        key: sum(c.room(group.facts.id, slots, pending).free for c in group.cards.values())
+        for key, group in vgpu_group.groups(shared).items()
+    }

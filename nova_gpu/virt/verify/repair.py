@@ -44,7 +44,7 @@ def repair(difference: Difference, state: HostState, reportclient: Any) -> None:
     try:
         with boundary.crossed(exception.NotRepaired):
             if difference.kind in (Kind.ALLOCATION_DIFFERS, Kind.NODE_PART_MISSING):
-                counted = {(it, str(card)) for it, card in (state.instances or {})[uuid].counted}
+                counted = state.records.counted[uuid] if state.records else ()
                 # nova-compute adds the class of the model in its next period.
                 classes = {
                     it: (item.resource_class,) for it, item in (state.providers or {}).items()

@@ -15,6 +15,9 @@ from nova_gpu.core import names
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.virt.usage.allocations import Allocations
+from nova_gpu.virt.usage.domains import Named
+from nova_gpu.virt.usage.records import Records
 
 # Whole cards, and slots of vGPUs
 Cards = frozenset[Device]
@@ -61,44 +64,18 @@ class Difference:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Guest:
-    """A domain of libvirt, and its cards and vGPUs.
+class Wanted:
+    """What an instance's flavor and image request, for an instance of this host.
 
-    ``cards``: those that it names or reaches. ``reached``, ``opened`` and ``cells`` mean the same
-    as in :class:`nova_gpu.virt.usage.domains.Named`.
+    ``active``: the instance is ACTIVE. ``count``: the number of GPUs. ``aliased``: it also has PCI
+    devices by an alias, which its GPUs in the database do not include. ``near``: whether its GPUs
+    must be on the NUMA nodes of its cells.
     """
 
-    running: bool
-    cards: Cards
-    reached: Cards = frozenset()
-    opened: Cards = frozenset()
-    cells: frozenset[int] = frozenset()
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Instance:
-    """An instance as Nova's database has it.
-
-    ``settled``: it is ACTIVE or STOPPED, and has no task and no move in progress. ``idle``: the
-    same, in any state. ``flavor_count``: the number of GPUs that its flavor requests. ``counted``:
-    (provider_uuid, card) of each device that the database counts for it on this host, on both sides
-    of a move. ``aliased``: it also has PCI devices by an alias, which ``counted`` does not include.
-    ``lacks``: what it has no allocation of from the compute node, although it has GPUs or its
-    flavor requests some. ``near``: whether its GPUs must be on the NUMA nodes of its cells.
-    """
-
-    active: bool
-    settled: bool
-    flavor_count: int
-    counted: frozenset[tuple[str, Device]]
+    active: bool = False
+    count: int = 0
     aliased: bool = False
-    idle: bool = False
-    lacks: Mapping[str, int] = dataclasses.field(default_factory=dict)
     near: bool = False
-
-    @property
-    def cards(self) -> Cards:
-        return frozenset(card for _, card in self.counted)
 
 
 class Holder(enum.Enum):
@@ -115,14 +92,13 @@ class Holder(enum.Enum):
 class Provider:
     """The provider of one group in Placement.
 
-    ``allocated``: the number of devices that each consumer has of it. ``fit``: the host's whole
-    cards in the group that guests can use, none if the ``resource_class`` is the one of vGPUs.
+    ``fit``: the host's whole cards in the group that guests can use, none if the ``resource_class``
+    is the one of vGPUs.
     """
 
     name: str
     total: int
     reserved: int
-    allocated: Mapping[str, int]
     fit: Cards
     resource_class: str = names.RESOURCE_CLASS
 
@@ -134,24 +110,35 @@ class HostState:
     A field is ``None`` if its source did not answer; ``unread`` has the reason.
 
     ``cards``: the cards that guests get whole. ``unfit``: why no guest can use a card, or that its
-    driver is the wrong one. ``guests``, ``instances``, ``providers``: by uuid. ``returning``: the
-    uuids of instances that a revert brings back to this host. ``holders``: the kind of each
-    consumer of GPUs that is no instance of this host, by uuid. ``functions``: the PCI functions of
-    cards that guests get parts of. ``made``: the vGPUs that exist, by the uuid of the instance that
-    they are made for. ``vgpus_free``: how many more vGPUs each group has room for, by its
-    provider's name, without groups for which that is unknown. ``nodes``: the NUMA node of each of
-    ``cards``, where it is known.
+    driver is the wrong one. ``guests``, ``wanted``, ``providers``: by uuid. ``wanted`` has all
+    instances for which ``records`` count something. ``allocations``: empty without ``providers``.
+    ``holders``: the kind of each consumer of GPUs that is no instance of this host, by uuid.
+    ``functions``: the PCI functions of cards that guests get parts of. ``made``: the vGPUs that
+    exist, by the uuid of the instance that they are made for. ``vgpus_free``: how many more vGPUs
+    each group has room for, by its provider's name, without groups for which that is unknown.
+    ``nodes``: the NUMA node of each of ``cards``, where it is known.
     """
 
     cards: Cards | None
     unfit: Mapping[Device, str]
-    guests: Mapping[str, Guest] | None
-    instances: Mapping[str, Instance] | None
-    returning: frozenset[str]
+    guests: Mapping[str, Named] | None
+    records: Records | None
+    wanted: Mapping[str, Wanted]
     providers: Mapping[str, Provider] | None
+    allocations: Allocations
     holders: Mapping[str, Holder]
     unread: tuple[str, ...] = ()
     functions: frozenset[PciAddress] = frozenset()
     made: Mapping[str, frozenset[Slot]] | None = None
     vgpus_free: Mapping[str, int] = dataclasses.field(default_factory=dict)
     nodes: Mapping[Device, int] = dataclasses.field(default_factory=dict)
+
+    def held(self) -> dict[str, Cards]:
+        """Return the devices of each instance by the database, none if that did not answer."""
+        return {uuid: self.records.devices(uuid) for uuid in self.wanted} if self.records else {}
+
+    def allocated(self, provider_uuid: str) -> dict[str, int]:
+        """Return the number of the group's devices that each consumer has by Placement."""
+        name = (self.providers or {})[provider_uuid].resource_class
+        consumers = self.allocations.by_provider.get(provider_uuid, {})
+        return {uuid: amounts[name] for uuid, amounts in consumers.items() if name in amounts}

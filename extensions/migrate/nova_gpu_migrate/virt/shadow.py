@@ -16,7 +16,6 @@ from nova import context as nova_context
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import availability, device, names
-from nova_gpu.core.availability import Reasons
 from nova_gpu.core.model import GPU, PciAddress, Product
 from nova_gpu.core.vgpu import vgpu_capacity, vgpu_group
 from nova_gpu.core.vgpu.vgpu import Kind
@@ -28,8 +27,8 @@ from nova_gpu.host.vgpu import mdev, sriov
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
 from nova_gpu.virt.inventory import card_groups, discovery
 from nova_gpu.virt.usage import domains
-from nova_gpu.virt.verify import gather, gather_host
-from nova_gpu.virt.verify.gather_host import Cards
+from nova_gpu.virt.verify import gather
+from nova_gpu.virt.verify.gather import Cards
 from nova_gpu_migrate.core import leaving, takeover
 from nova_gpu_migrate.core.former import Former
 from nova_gpu_migrate.core.holding import (
@@ -125,26 +124,22 @@ def look(
     ask = gather.Questions(sources.ask)
     context = nova_context.get_admin_context()
     host = sources.host
-    cards = ask("sysfs", lambda: gather_host.read(host, sources.unavailable))
+    cards = ask("sysfs", gather.read_cards, host, sources.unavailable)
     if cards is None:
         return Shadow(None, (), (), (), (), (), {}, ask.unread)
     nodename = ask("libvirt", sources.libvirt.get_hostname)
-    named = ask("libvirt", lambda: _domains(sources))
-    hardware = ask("sysfs", lambda: _hardware(host, cards))
+    named = ask("libvirt", _domains, sources)
+    hardware = ask("sysfs", _hardware, host, cards)
     instances = stock = functions = None
     consumers: frozenset[str] = frozenset()
     if nodename is not None:
-        read_instances = functools.partial(records.read, context, CONF.host, nodename)
-        instances = ask("Nova's database", read_instances)
+        instances = ask("Nova's database", records.read, context, CONF.host, nodename)
     if nodename is not None and hardware is not None:
-        client = sources.placement
-        read_providers = functools.partial(_providers, client, context, nodename, hardware)
-        stock = ask("Placement", read_providers)
-        read_consumers = functools.partial(_consumers, client, context, nodename)
-        consumers = ask("Placement", read_consumers) or consumers
+        of_node = sources.placement, context, nodename
+        stock = ask("Placement", _providers, *of_node, hardware)
+        consumers = ask("Placement", _consumers, *of_node) or consumers
     if hardware is not None:
-        read_functions = functools.partial(_functions, hardware, device_spec, host.roots, stock)
-        functions = ask("sysfs", read_functions)
+        functions = ask("sysfs", _functions, hardware, device_spec, host.roots, stock)
     known_aliases = functions.given_by(aliases.configured(CONF.pci.alias)) if functions else []
     holdings: list[Holding] = []
     leavings: list[Leaving] = []
@@ -173,8 +168,7 @@ def look(
     # One tells of all: the conductor has the API's database, or lacks it.
     own = [*(it.instance for it in holdings), *(it.instance for it in leavings)]
     for instance in own[:1]:
-        read_spec = functools.partial(records.unread, context, instance.uuid)
-        if unread := ask("nova-conductor", read_spec):
+        if unread := ask("nova-conductor", records.unread, context, instance.uuid):
             holdings = [_hindered(holding, unread) for holding in holdings]
             leavings = [_hindered(item, unread) for item in leavings]
     in_domains = frozenset[PciAddress]().union(*(it.functions for it in (named or {}).values()))
@@ -252,8 +246,7 @@ def _domains(sources: gather.Sources) -> dict[str, Domain]:
 
 
 def _hardware(host: discovery.Discovery, cards: Cards) -> Hardware:
-    gpus = {card.gpu.address: card.gpu for card in cards.whole.values()}
-    gpus |= {gpu.address: gpu for gpu in cards.shared}
+    gpus = {**cards.whole, **{gpu.address: gpu for gpu in cards.shared}}
     functions = {function: gpu.address for gpu in gpus.values() for function in gpu.functions}
     for address in gpus:
         virtual = sriov.virtual_functions(sysfs.device(address, host.roots))
@@ -264,10 +257,7 @@ def _hardware(host: discovery.Discovery, cards: Cards) -> Hardware:
         if item.parent is not None
         and (card := functions.get(item.parent) or device.card_of(item.parent, gpus)) is not None
     }
-    reasons: dict[PciAddress, Reasons] = {
-        address: card.unavailable for address, card in cards.whole.items() if card.unavailable
-    }
-    return Hardware(gpus, reasons, functions, mediated, cards.parts)
+    return Hardware(gpus, cards.unavailable, functions, mediated, cards.parts)
 
 
 def _users(named: Mapping[str, Domain], hardware: Hardware) -> dict[PciAddress, tuple[str, ...]]:
@@ -330,9 +320,8 @@ def _groups(nodename: str | None, host: discovery.Discovery, cards: Cards) -> It
     The name of the compute node is the beginning of a provider's name.
     """
     node = nodename or CONF.host
-    reasons = {address: card.unavailable for address, card in cards.whole.items()}
-    gpus = [card.gpu for card in cards.whole.values()]
-    for key, group in card_groups.offered(gpus, {}, host.delivery.mode, reasons).items():
+    offered = card_groups.offered(cards.whole.values(), {}, host.delivery.mode, cards.unavailable)
+    for key, group in offered.items():
         provider = names.provider_name(node, key)
         of_key = device.resource_class_of(key)
         yield Group(provider, of_key, group.product, len(group.gpus), tuple(sorted(group.gpus)))
@@ -361,12 +350,12 @@ def _cards(
 
     :param functions: those that domains have
     """
-    for address, card in sorted(cards.whole.items()):
+    for address, gpu in sorted(cards.whole.items()):
         known = users.get(address, ()), provider_names.get(address, ())
-        start, release, cleaning = _steps(host, card.gpu)
-        named = functions.intersection(card.gpu.functions)
-        reason = availability.text(card.unavailable)
-        yield Card(card.gpu, reason, *known, start, release, cleaning, named)
+        start, release, cleaning = _steps(host, gpu)
+        named = functions.intersection(gpu.functions)
+        reason = availability.text(cards.unavailable.get(address, ()))
+        yield Card(gpu, reason, *known, start, release, cleaning, named)
     for gpu in cards.shared:
         yield Card(gpu, None, users.get(gpu.address, ()), provider_names.get(gpu.address, ()))
 

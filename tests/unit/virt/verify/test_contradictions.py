@@ -8,16 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.virt.usage.allocations import Allocations
+from nova_gpu.virt.usage.domains import Named
+from nova_gpu.virt.usage.records import Records
 from nova_gpu.virt.verify import contradictions
-from nova_gpu.virt.verify.sources import (
-    Difference,
-    Guest,
-    Holder,
-    HostState,
-    Instance,
-    Kind,
-    Provider,
-)
+from nova_gpu.virt.verify.sources import Difference, Holder, HostState, Kind, Provider, Wanted
 from tests.fixtures import cards
 
 A, B, C, D = cards.addresses("0000:04:00.0", "0000:05:00.0", "0000:08:00.0", "0000:09:00.0")
@@ -27,44 +22,81 @@ GROUP, PARTS = "group", "vgpus"
 NONE = frozenset[Any]()
 
 
-def instance(*has: Any, flavor_count: int | None = None, **fields: Any) -> Instance:
+@dataclasses.dataclass(frozen=True)
+class Instance:
+    counted: frozenset[tuple[str, Any]]
+    wanted: Wanted
+    settled: bool = True
+
+
+def instance(*has: Any, count: int | None = None, settled: bool = True, **wanted: Any) -> Instance:
     counted = frozenset((GROUP, card) for card in has)
-    fields = {"active": True, "settled": True, **fields}
-    return Instance(
-        flavor_count=len(has) if flavor_count is None else flavor_count, counted=counted, **fields
-    )
+    wanted = {"active": True, "count": len(has) if count is None else count, **wanted}
+    return Instance(counted, Wanted(**wanted), settled)
 
 
-def guest(*has: Any, running: bool = True) -> Guest:
-    return Guest(running, frozenset(has))
+def guest(*has: Any, running: bool = True) -> Named:
+    return Named(frozenset(has), run="1" if running else None)
 
 
-def provider(allocated: Mapping[str, int], **fields: Any) -> Provider:
-    own = {"name": "h_gpu", "total": 4, "reserved": 0, "fit": ALL, **fields}
-    return Provider(allocated=allocated, **own)
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """A provider, and how many of its devices each consumer has"""
+
+    provider: Provider
+    allocated: Mapping[str, int]
+
+
+def group(allocated: Mapping[str, int], **fields: Any) -> Group:
+    fields = {"name": "h_gpu", "total": 4, "reserved": 0, "fit": ALL, **fields}
+    return Group(Provider(**fields), allocated)
 
 
 # Two instances, one of them stopped, and two cards that are free.
-AGREED = HostState(
-    cards=ALL,
-    unfit={},
-    guests={"one": guest(A), "two": guest(B, running=False), "plain": guest()},
-    instances={
-        "one": instance(A),
-        "two": instance(B, active=False),
-        "plain": instance(),
-    },
-    returning=frozenset(),
-    providers={GROUP: provider({"one": 1, "two": 1})},
-    holders={},
-)
+AGREED: dict[str, Any] = {
+    "cards": ALL,
+    "unfit": {},
+    "guests": {"one": guest(A), "two": guest(B, running=False), "plain": guest()},
+    "instances": {"one": instance(A), "two": instance(B, active=False), "plain": instance()},
+    "returning": NONE,
+    "groups": {GROUP: group({"one": 1, "two": 1})},
+    "holders": {},
+}
+
+
+def compare(**fields: Any) -> tuple[Difference, ...]:
+    """What is found in AGREED with these changes"""
+    fields = AGREED | fields
+    instances: Mapping[str, Instance] | None = fields.pop("instances")
+    groups: Mapping[str, Group] | None = fields.pop("groups")
+    returning = fields.pop("returning")
+    read = None
+    if instances is not None:
+        counted = {
+            uuid: frozenset((uuid_, str(dev)) for uuid_, dev in item.counted)
+            for uuid, item in instances.items()
+        }
+        settled = frozenset(uuid for uuid, item in instances.items() if item.settled)
+        read = Records(counted, returning=returning, settled=settled, idle=settled)
+    by_provider = {
+        uuid: {who: {item.provider.resource_class: n} for who, n in item.allocated.items()}
+        for uuid, item in (groups or {}).items()
+    }
+    state = HostState(
+        records=read,
+        wanted={uuid: item.wanted for uuid, item in (instances or {}).items()},
+        providers=groups and {uuid: item.provider for uuid, item in groups.items()},
+        allocations=Allocations(by_provider=by_provider),
+        **fields,
+    )
+    return contradictions.compare(state)
 
 
 class CompareTest(unittest.TestCase):
     def assertFound(
         self, *expected: tuple[Kind, str, bool], **changes: Any
     ) -> tuple[Difference, ...]:
-        found = contradictions.compare(dataclasses.replace(AGREED, **changes))
+        found = compare(**changes)
         self.assertEqual(
             sorted(expected), sorted((each.kind, each.subject, each.safe) for each in found)
         )
@@ -74,16 +106,16 @@ class CompareTest(unittest.TestCase):
         return found
 
     def instances(self, **changed: Instance) -> dict[str, Instance]:
-        return {**(AGREED.instances or {}), **changed}
+        return {**AGREED["instances"], **changed}
 
-    def guests(self, **changed: Guest) -> dict[str, Guest]:
-        return {**(AGREED.guests or {}), **changed}
+    def guests(self, **changed: Named) -> dict[str, Named]:
+        return {**AGREED["guests"], **changed}
 
     def test_domains(self) -> None:
         found, guests, instances = self.assertFound, self.guests, self.instances
         found()
         reaches, shared = (Kind.REACHES_OTHERS, "plain", False), (Kind.SHARED_BY_DOMAINS, str(A))
-        reached = Guest(True, frozenset({A}), frozenset({A}))
+        reached = Named(reached=frozenset({A}), run="1")
         (difference,) = found(reaches, guests=guests(plain=reached))
         self.assertIn("which the instances one have", difference.text)
         opened = dataclasses.replace(reached, opened=frozenset({A}))
@@ -94,7 +126,7 @@ class CompareTest(unittest.TestCase):
         found((Kind.SHARED_BY_INSTANCES, str(A), False), instances=both)
         foreign, exceeds = Kind.FOREIGN_DOMAIN, (Kind.INVENTORY_EXCEEDS, "h_gpu", False)
         others = {"guests": guests(other=guest(C))}
-        reserved = {"providers": {GROUP: provider({"one": 1, "two": 1}, reserved=1)}}
+        reserved = {"groups": {GROUP: group({"one": 1, "two": 1}, reserved=1)}}
         found((foreign, "other", False), exceeds, **others)
         found((foreign, "other", False), **others, **reserved)
         found(**others, **reserved, returning=frozenset({"other"}))
@@ -111,37 +143,37 @@ class CompareTest(unittest.TestCase):
 
     def test_allocations(self) -> None:
         found = self.assertFound
-        fewer, short = self.instances(one=instance(A, flavor_count=2)), (Kind.FLAVOR_DIFFERS, "one")
+        fewer, short = self.instances(one=instance(A, count=2)), (Kind.FLAVOR_DIFFERS, "one")
         found((*short, False), instances=fewer)
         differs = Kind.ALLOCATION_DIFFERS, "one"
-        found((*differs, True), providers={GROUP: provider({"two": 1}, reserved=1)})
-        more = {GROUP: provider({"one": 2, "two": 1})}
-        found((*differs, True), providers=more)
-        found((*differs, False), (*short, False), providers=more, instances=fewer)
+        found((*differs, True), groups={GROUP: group({"two": 1}, reserved=1)})
+        more = {GROUP: group({"one": 2, "two": 1})}
+        found((*differs, True), groups=more)
+        found((*differs, False), (*short, False), groups=more, instances=fewer)
         there = dataclasses.replace(instance(A), counted=frozenset({("other", A)}))
         elsewhere = (Kind.ALLOCATION_ELSEWHERE, "one", False)
         found(elsewhere, (*differs, True), instances=self.instances(one=there))
-        left = {GROUP: provider({"one": 1, "two": 1, "who": 1})}
+        left = {GROUP: group({"one": 1, "two": 1, "who": 1})}
         for holder, kind, safe in (
             (Holder.DELETED, Kind.ALLOCATION_LEFT, True),
             (Holder.ENDED_MOVE, Kind.ALLOCATION_LEFT, True),
             (Holder.ELSEWHERE, Kind.ALLOCATION_UNKNOWN, False),
             (Holder.UNKNOWN, Kind.ALLOCATION_UNKNOWN, False),
         ):
-            found((kind, "who", safe), providers=left, holders={"who": holder})
-        found(providers=left, holders={"who": Holder.ON_ITS_WAY})
+            found((kind, "who", safe), groups=left, holders={"who": holder})
+        found(groups=left, holders={"who": Holder.ON_ITS_WAY})
         # A guest that outlived its instance keeps the allocation.
         kept = (Kind.ALLOCATION_LEFT, "who", False), (Kind.FOREIGN_DOMAIN, "who", False)
         holders, guests = {"who": Holder.DELETED}, self.guests(who=guest(C))
-        found(*kept, providers=left, holders=holders, guests=guests)
+        found(*kept, groups=left, holders=holders, guests=guests)
         # What is on its way is not compared.
         moving = self.instances(one=instance(A, settled=False))
         guests = {"two": guest(B, running=False)}
-        found(guests=guests, instances=moving, providers={GROUP: provider({"two": 1}, total=5)})
+        found(guests=guests, instances=moving, groups={GROUP: group({"two": 1}, total=5)})
 
     def test_cards(self) -> None:
-        fit = {GROUP: provider({"one": 1, "two": 1}, fit=ALL - {A})}
-        self.assertFound((Kind.CARD_MISSING, str(A), False), cards=ALL - {A}, providers=fit)
+        fit = {GROUP: group({"one": 1, "two": 1}, fit=ALL - {A})}
+        self.assertFound((Kind.CARD_MISSING, str(A), False), cards=ALL - {A}, groups=fit)
         unfit = {A: "it is with nouveau", C: "x"}
         self.assertFound((Kind.CARD_UNFIT, str(A), False), unfit=unfit)
 
@@ -152,10 +184,10 @@ class CompareTest(unittest.TestCase):
             ("cards", [foreign, gone, miscounted]),
             ("guests", [miscounted]),
             ("instances", []),
-            ("providers", [foreign, gone]),
+            ("groups", [foreign, gone]),
         ):
             changes: dict[str, Any] = {"guests": {"x": guest(C)}}
-            changes["providers"] = {GROUP: provider({"two": 1, "who": 1}, total=9)}
+            changes["groups"] = {GROUP: group({"two": 1, "who": 1}, total=9)}
             with self.subTest(name):
                 self.assertFound(*expected, **{**changes, name: None})
 
@@ -173,35 +205,33 @@ class RemoteTest(unittest.TestCase):
             ({0}, {A: 1}, True, False, False),
         ):
             one = dataclasses.replace(guest(A), cells=frozenset(cells))
-            state = dataclasses.replace(
-                AGREED,
-                guests={**(AGREED.guests or {}), "one": one},
-                instances={
-                    **(AGREED.instances or {}),
-                    "one": instance(A, near=near, settled=settled),
-                },
+            its = instance(A, near=near, settled=settled)
+            differences = compare(
+                guests={**AGREED["guests"], "one": one},
+                instances={**AGREED["instances"], "one": its},
                 nodes=node,
             )
-            found = [(each.kind, each.subject) for each in contradictions.compare(state)]
+            found = [(each.kind, each.subject) for each in differences]
             with self.subTest(cells=cells, node=node, near=near, settled=settled):
                 self.assertEqual([(Kind.CARD_REMOTE, str(A))] * is_remote, found)
+
+
+VGPUS = {"name": "h_vgpu", "total": 0, "fit": NONE, "resource_class": "VGPU"}
 
 
 class VGPUsTest(unittest.TestCase):
     """An instance with two of them, and a domain of another"""
 
     def found(self, **changes: Any) -> list[tuple[Kind, str]]:
-        truths = dataclasses.replace(
-            AGREED,
-            cards=NONE,
-            guests={"one": guest(S, T)},
-            instances={"one": instance(S, T)},
-            providers={GROUP: Provider("h_vgpu", 0, 0, {"one": 2}, NONE, "VGPU")},
-            functions=frozenset({S.parent}),
-            made={"one": frozenset({S, T})},
-        )
-        found = contradictions.compare(dataclasses.replace(truths, **changes))
-        return [(each.kind, each.subject) for each in found]
+        truths = {
+            "cards": NONE,
+            "guests": {"one": guest(S, T)},
+            "instances": {"one": instance(S, T)},
+            "groups": {GROUP: group({"one": 2}, **VGPUS)},
+            "functions": frozenset({S.parent}),
+            "made": {"one": frozenset({S, T})},
+        }
+        return [(each.kind, each.subject) for each in compare(**(truths | changes))]
 
     def test_each(self) -> None:
         self.assertEqual([], self.found())
@@ -219,36 +249,30 @@ class VGPUsTest(unittest.TestCase):
         shared, vgpu = (Kind.SHARED_BY_DOMAINS, str(U)), (Kind.VGPU_MISSING, str(U))
         unlike = (Kind.FOREIGN_DOMAIN, "two"), (Kind.DOMAIN_DIFFERS, "one")
         self.assertEqual([shared, *unlike, vgpu], others)
-        fewer = Provider("h_vgpu", 0, 0, {"one": 1}, NONE, "VGPU")
         differs = [(Kind.ALLOCATION_DIFFERS, "one")]
-        self.assertEqual(differs, self.found(providers={GROUP: fewer}))
+        self.assertEqual(differs, self.found(groups={GROUP: group({"one": 1}, **VGPUS)}))
 
 
 class InventoriesTest(unittest.TestCase):
     """An instance with one of four cards, and one of eight vGPUs, of which two are reserved"""
 
     def setUp(self) -> None:
-        self.instance = Instance(True, True, 2, frozenset({(GROUP, A), (PARTS, S)}))
-        self.group = provider({"one": 1})
-        self.vgpus = provider(
-            {"one": 1}, name="h_vgpu", total=8, reserved=2, fit=NONE, resource_class="VGPU"
-        )
-        self.agreed = dataclasses.replace(
-            AGREED,
-            guests={"one": guest(A)},
-            instances={"one": self.instance},
-            providers={GROUP: self.group, PARTS: self.vgpus},
-            vgpus_free={"h_vgpu": 5},
-        )
+        self.counted = frozenset({(GROUP, A), (PARTS, S)})
+        self.vgpus = group({"one": 1}, **(VGPUS | {"total": 8, "reserved": 2}))
 
     def found(self, **changes: Any) -> list[tuple[Kind, str]]:
-        truths = dataclasses.replace(self.agreed, **changes)
+        agreed = {
+            "guests": {"one": guest(A)},
+            "instances": {"one": Instance(self.counted, Wanted(active=True, count=2))},
+            "groups": {GROUP: group({"one": 1}), PARTS: self.vgpus},
+            "vgpus_free": {"h_vgpu": 5},
+        }
         kinds = (Kind.INVENTORY_SHORT, Kind.INVENTORY_EXCEEDS)
-        found = contradictions.compare(truths)
+        found = compare(**(agreed | changes))
         return [(each.kind, each.subject) for each in found if each.kind in kinds]
 
-    def of_group(self, **fields: Any) -> list[tuple[Kind, str]]:
-        return self.found(providers={GROUP: dataclasses.replace(self.group, **fields)})
+    def of_group(self, allocated: int = 1, **fields: Any) -> list[tuple[Kind, str]]:
+        return self.found(groups={GROUP: group({"one": 1} if allocated else {}, **fields)})
 
     def test_totals(self) -> None:
         self.assertEqual([], self.found())
@@ -257,9 +281,9 @@ class InventoriesTest(unittest.TestCase):
         self.assertEqual(exceeds, self.of_group(fit=ALL - {C}))
         self.assertEqual([], self.of_group(fit=ALL - {C}, reserved=1))
         used = {"one": guest(A), "x": guest(B)}
-        self.assertEqual(exceeds, self.found(guests=used, providers={GROUP: self.group}))
+        self.assertEqual(exceeds, self.found(guests=used, groups={GROUP: group({"one": 1})}))
         # What Placement should count in addition is a difference of its own.
-        self.assertEqual([], self.of_group(allocated={}))
+        self.assertEqual([], self.of_group(allocated=0))
 
     def test_vgpus(self) -> None:
         """Seven are left, two of them reserved."""
@@ -268,12 +292,12 @@ class InventoriesTest(unittest.TestCase):
         self.assertEqual([], self.found(vgpus_free={}), "nobody knows")
 
     def test_not_while_somebody_is_on_the_way(self) -> None:
-        more = {GROUP: dataclasses.replace(self.group, fit=ALL - {C}), PARTS: self.vgpus}
+        more = {GROUP: group({"one": 1}, fit=ALL - {C}), PARTS: self.vgpus}
         for changes in (
-            {"instances": {"one": dataclasses.replace(self.instance, settled=False)}},
+            {"instances": {"one": Instance(self.counted, Wanted(count=2), settled=False)}},
             {"holders": {"one": Holder.ON_ITS_WAY}},
         ):
-            found = self.found(providers=more, vgpus_free={"h_vgpu": 4}, **changes)
+            found = self.found(groups=more, vgpus_free={"h_vgpu": 4}, **changes)
             self.assertEqual([], found, changes)
 
 

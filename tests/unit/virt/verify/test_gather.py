@@ -15,8 +15,9 @@ from nova_gpu.core.flavor import request
 from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
 from nova_gpu.host.vgpu import division
 from nova_gpu.virt.delivery import made_vgpus, ways
-from nova_gpu.virt.usage import records
-from nova_gpu.virt.verify import gather, gather_host
+from nova_gpu.virt.usage import allocations, records
+from nova_gpu.virt.usage.allocations import Allocations
+from nova_gpu.virt.verify import gather
 from nova_gpu.virt.verify.sources import Holder, Provider
 from tests.fixtures import hosts, vgpu
 from tests.fixtures.bases.host import HostTestCase
@@ -34,10 +35,10 @@ class GatherTest(base.BaseTestCase):
         self.instance = self.compute.instance({"gpus": "1"}, (self.provider, WHOLE))
         self.compute.spawn(self.instance)
         self.instance.vm_state = "active"
-        self.allocated = {self.instance.uuid: 1}
+        self.consumers: tuple[str, ...] = (self.instance.uuid,)
         for owner, name, what in (
-            (gather_host, "read_providers", self._providers),
-            (gather_host, "node_consumers", lambda *_: frozenset({self.instance.uuid})),
+            (gather, "read_providers", self._providers),
+            (allocations, "read", self._allocations),
             (objects.InstanceList, "get_by_host", lambda *_, **__: [self.instance]),
             (objects.MigrationList, "get_in_progress_and_error", lambda *_: []),
             (objects.Instance, "get_by_uuid", self._instance),
@@ -48,8 +49,11 @@ class GatherTest(base.BaseTestCase):
             self.useFixture(fixtures.MockPatchObject(owner, name, what))
 
     def _providers(self, *_: Any) -> dict[str, Provider]:
-        card = devices([WHOLE])
-        return {self.provider: Provider("h_gpu", 1, 0, self.allocated, card)}
+        return {self.provider: Provider("h_gpu", 1, 0, devices([WHOLE]))}
+
+    def _allocations(self, *_: Any) -> Allocations:
+        consumers = {uuid: {"PGPU": 1} for uuid in self.consumers}
+        return Allocations(by_provider={self.provider: consumers})
 
     def _records(self, *_: Any) -> records.Records:
         return records.Records({self.instance.uuid: frozenset({(self.provider, WHOLE)})})
@@ -71,19 +75,20 @@ class GatherTest(base.BaseTestCase):
     def test_who_does_not_answer(self) -> None:
         """Is named, with where to look; the others are asked all the same."""
         for who, lacking, asked in (
-            ("Placement", "providers", (gather_host, "read_providers")),
-            ("Nova's database", "instances", (records, "read")),
+            ("Placement", "providers", (gather, "read_providers")),
+            ("Placement", "providers", (allocations, "read")),
+            ("Nova's database", "records", (records, "read")),
         ):
             away = OSError(f"{who} is away\nand its stack below")
             with fixtures.MockPatchObject(*asked, side_effect=away):
                 found = self.gather()
             (unread,) = found.unread
             self.assertTrue(unread.startswith(f"{who}: {who} is away; see "), unread)
-            missing = [n for n in ("guests", "instances", "providers") if not getattr(found, n)]
+            missing = [n for n in ("guests", "records", "providers") if not getattr(found, n)]
             self.assertEqual([lacking], missing)
 
     def test_holders(self) -> None:
-        self.allocated = dict.fromkeys(("deleted", "elsewhere", "unknown"), 1)
+        self.consumers = ("deleted", "elsewhere", "unknown")
         expected = {
             "deleted": Holder.DELETED,
             "elsewhere": Holder.ELSEWHERE,
@@ -123,7 +128,8 @@ class TestMade(HostTestCase):
         looked: Any = SimpleNamespace(
             vgpus=self.notes, ways=ways.Ways(self.host.roots, lambda _: None)
         )
-        return gather_host.made(looked, division.divided(self.host.gpus(), self.host.roots), owners)
+        parts = division.divided(self.host.gpus(), self.host.roots)
+        return gather.made_vgpus(looked, parts, owners)
 
     def test_whose_is_there(self) -> None:
         mediated = Slot.parse(f"{MEDIATING}/nvidia-64/0")

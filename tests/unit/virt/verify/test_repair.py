@@ -7,16 +7,17 @@ import fixtures
 from nova import objects
 from oslotest import base
 
-from nova_gpu.core import device, exception
+from nova_gpu.core import exception
+from nova_gpu.virt.usage.allocations import Allocations
+from nova_gpu.virt.usage.records import Records
 from nova_gpu.virt.verify import repair
-from nova_gpu.virt.verify.sources import Difference, Holder, HostState, Instance, Kind, Provider
+from nova_gpu.virt.verify.sources import Difference, Holder, HostState, Kind, Provider
 from tests.fixtures import counted
 from tests.fixtures.compute import resources
 
 CARD = "0000:3b:00.0"
 UUID = "7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4d"
 GROUP, ROOT = "0b9c8d7e-1111-4222-8333-444455556666", "1b9c8d7e-1111-4222-8333-444455556666"
-NOTHING = frozenset[device.Device]()
 
 
 class Placement(counted.Placement):
@@ -52,14 +53,14 @@ class RepairTest(base.BaseTestCase):
                 objects.Instance, "get_by_uuid", lambda *_, **__: self.instance
             )
         )
-        counted = frozenset({(GROUP, device.parse(CARD))})
         self.truths = HostState(
             cards=None,
             unfit={},
             guests=None,
-            instances={UUID: Instance(True, True, 1, counted)},
-            returning=frozenset(),
-            providers={GROUP: Provider("h_gpu", 2, 0, {UUID: 2}, NOTHING)},
+            records=Records({UUID: frozenset({(GROUP, CARD)})}),
+            wanted={},
+            providers={GROUP: Provider("h_gpu", 2, 0, frozenset())},
+            allocations=Allocations(),
             holders={UUID: Holder.DELETED},
         )
 
