@@ -19,7 +19,6 @@ from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu import vgpu_capacity
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind
 from nova_gpu.host.state import proofs, quarantine
-from nova_gpu.virt.delivery import bind_failures
 from nova_gpu.virt.health import failed_starts, monitor
 from nova_gpu.virt.inventory import discovery
 
@@ -100,7 +99,7 @@ def read(host: discovery.Discovery, watch: monitor.Watch | None = None) -> list[
     reasons = availability.merge(
         quarantine.unavailable(host.quarantine, gpus, host.roots),
         watch.look(gpus),
-        bind_failures.unavailable(bind_failures.folder(), gpus),
+        quarantine.unbound(host.ways.unbound, gpus),
         others,
         discovery.of_all(Source.DIVISION, linked),
         failed_starts.of_cards(gpus, parts, host.roots),

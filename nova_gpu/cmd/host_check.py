@@ -26,7 +26,7 @@ from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import quarantine
 from nova_gpu.host.vfio import boot_configuration, open_devices, passthrough
 from nova_gpu.host.vgpu import virtual_functions
-from nova_gpu.virt.delivery import bind_failures, guest_address_space
+from nova_gpu.virt.delivery import guest_address_space
 from nova_gpu.virt.health import failed_starts
 from nova_gpu.virt.inventory import discovery, joined_cards
 from nova_gpu.virt.sets import Sets
@@ -58,7 +58,7 @@ def check(host: discovery.Discovery, root: pathlib.Path) -> list[Finding]:
     parts, others = host.in_parts(gpus)
     reasons = availability.merge(
         quarantine.unavailable(host.quarantine, gpus, host.roots),
-        bind_failures.unavailable(bind_failures.folder(), gpus),
+        quarantine.unbound(host.ways.unbound, gpus),
         others,
         failed_starts.of_cards(gpus, parts, host.roots),
     )

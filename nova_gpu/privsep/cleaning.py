@@ -11,21 +11,14 @@ from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host import child, clean_command
 from nova_gpu.host.container import guest_processes
 from nova_gpu.host.pci import privileged_cards
-from nova_gpu.host.vfio import card_reset, open_devices
+from nova_gpu.host.vfio import binding, open_devices
 
 
 @nova_gpu.privsep.entrypoint.entrypoint
 def reset(address: str) -> None:
-    """Reset every function of the GPU at *address*, which must be bound to vfio-pci.
-
-    The GPU must not be in use by a guest.
-
-    :raises NotClean: if it is not reset, or does not answer afterwards
-    """
-    card = _card(model.PciAddress.parse(address))
-    card_reset.reset(
-        card, nova_gpu.privsep.vfio.means(CONF.gpu.clean_timeout), required=CONF.gpu.require_reset
-    )
+    """Reset the GPU at *address*, as :func:`nova_gpu.host.vfio.binding.reset`."""
+    card, means = _card(model.PciAddress.parse(address)), nova_gpu.privsep.vfio.means
+    binding.reset(card, means(CONF.gpu.clean_timeout), required=CONF.gpu.require_reset)
 
 
 @nova_gpu.privsep.entrypoint.entrypoint

@@ -13,8 +13,8 @@ from nova_gpu.host import child
 from nova_gpu.host.pci import privileged_cards
 from nova_gpu.host.processes import Holder
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.vfio import binding, open_devices
-from nova_gpu.host.vfio.rebinder import Means
+from nova_gpu.host.vfio import binding
+from nova_gpu.host.vfio.binding import Means
 
 LOG = logging.getLogger(__name__)
 
@@ -26,10 +26,7 @@ def records() -> pathlib.Path:
 
 @nova_gpu.privsep.entrypoint.entrypoint
 def give_to_guests(address: str) -> None:
-    """Bind every function of the GPU at *address* to vfio-pci; it may be bound to it already.
-
-    :raises BindingFailed: if the host uses the card, or the kernel does not bind it in time
-    """
+    """Bind the GPU at *address*, as :func:`nova_gpu.host.vfio.binding.give_to_guests`."""
     card = model.PciAddress.parse(address)
     if privileged_cards.card(card, CONF.gpu) is None:
         raise exception.BindingFailed(address, privileged_cards.REASON, privileged_cards.REMEDY)
@@ -38,13 +35,7 @@ def give_to_guests(address: str) -> None:
 
 @nova_gpu.privsep.entrypoint.entrypoint
 def give_to_host(address: str) -> None:
-    """Bind every function of a card to its former driver again, after :func:`give_to_guests`.
-
-    That call has recorded the drivers (:func:`records`). The [gpu] options need not select the card
-    any more.
-
-    :raises BindingFailed: if a guest has the card, or the kernel does not bind it in time
-    """
+    """Bind a card to its former drivers; the [gpu] options need not select it any more."""
     binding.give_to_host(model.PciAddress.parse(address), means(CONF.gpu.bind_timeout))
 
 
@@ -57,7 +48,7 @@ def in_use(addresses: list[str]) -> dict[str, list[Holder]]:
     """
     cards = [model.PciAddress.parse(address) for address in addresses]
     try:
-        holders = open_devices.in_use(cards, means(CONF.gpu.bind_timeout))
+        holders = binding.in_use(cards, means(CONF.gpu.bind_timeout))
     except child.Failed as error:
         LOG.warning(
             "Cannot tell whether a process has a GPU open, so it is checked again when a guest "

@@ -11,7 +11,7 @@ from nova.virt.libvirt import utils as libvirt_utils
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import model
-from nova_gpu.host.state import former_drivers
+from nova_gpu.host.vfio import binding
 from tests.fixtures import daemons, hosts, kernel, libvirt, pci
 from tests.functional import base
 from tests.functional.base import Server
@@ -54,7 +54,7 @@ class KVMServersTestBase(base.GPUServersTestBase):
         self._kernels: dict[hosts.Host, kernel.Kernel] = {}
         super().setUp()
         # A driver of these trees is there at once, or never.
-        self.useFixture(fixtures.MonkeyPatch("nova_gpu.host.vfio.rebinder._SETTLE_S", 0.5))
+        self.useFixture(fixtures.MonkeyPatch("nova_gpu.host.vfio.binding._SETTLE_S", 0.5))
 
     def _point_options_at(self, name: str) -> None:
         super()._point_options_at(name)
@@ -118,7 +118,7 @@ class KVMServersTestBase(base.GPUServersTestBase):
     def former(self, host: str = "host1") -> list[str]:
         """The cards of which it is written down what drove them before a guest had them"""
         folder = daemons.records(self.hosts[host].roots)
-        return sorted(map(str, former_drivers.recorded(folder)))
+        return sorted(map(str, binding.recorded(folder)))
 
 
 def address(hostdev: Any) -> str:

@@ -44,7 +44,7 @@ from nova_gpu.virt.delivery import service
 from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.vfio import rebinder
+from nova_gpu.host.vfio import binding
 periods = mock.Mock()
 periods._has_groups.return_value = False
 periodic.Periods._load(periods)
@@ -52,11 +52,11 @@ folder = pathlib.Path(sys.argv[1])
 shutil.rmtree(folder / "nova_gpu")
 for module, names in ((nova_gpu.privsep, nova_gpu.privsep._MODULES), (service, service.__all__)):
     assert all(getattr(module, name) for name in names)
-means = rebinder.Means(Roots(), folder, 60)
+means = binding.Means(Roots(), folder, 60)
 attribute = folder / "attribute"
 attribute.touch()
 sysfs.write(str(attribute), "written", 60)
-found = rebinder.look({"devices": []}, means)["holders"]
+found = binding._look([], means)
 print(found, nvml.run([], 60).startswith(b"{"), attribute.read_text())
 """
 

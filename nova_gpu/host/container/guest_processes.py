@@ -23,7 +23,7 @@ from nova_gpu.host.container.end_processes import Guest, Range
 from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import open_devices
-from nova_gpu.host.vfio.rebinder import Means
+from nova_gpu.host.vfio.binding import Means
 
 SCRIPT = child.source(pathlib.Path(__file__).with_name("end_processes.py"), processes)
 

@@ -15,23 +15,34 @@ the address as long as all cards of the product are at their former addresses; a
 to all cards of the product that may be the quarantined one. An entry without ``seen``, as older
 releases and operators write it, applies to a card of the product at the address. Only older
 releases wrote ``cleaning`` (true): that the card had to be cleaned.
+
+Another folder has such files for cards that could not be bound (:class:`BindFailures`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import pathlib
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from oslo_utils import timeutils
 
+from nova_gpu.core import exception
 from nova_gpu.core.availability import Reasons, Source, Unavailable
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host.pci import identity
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import files
+
+LOG = logging.getLogger(__name__)
+
+# How long new instances do not get a card that could not be bound to vfio-pci. The cause may end at
+# any time, and no event reports its end.
+_RETRY_AFTER_S = 300.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -275,6 +286,74 @@ def release(folder: pathlib.Path, address: PciAddress) -> Entry | None:
         return None
     files.remove(path)
     return record
+
+
+class BindFailures:
+    """The cards that could not be bound to vfio-pci; new instances do not get them for 5 minutes.
+
+    A new claim of such a card would fail again, while other cards may be free. The list is in
+    memory, and is empty when the service starts.
+
+    :param folder: the folder with a file for each card on the list; only the commands read it
+    """
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self._folder = folder
+        self._until: dict[PciAddress, tuple[float, Unavailable]] = {}
+
+    def add(self, card: GPU, error: exception.BindingFailed) -> None:
+        reason = Unavailable(error.fact, error.remedy, Source.BINDING)
+        self._until[card.address] = time.monotonic() + _RETRY_AFTER_S, reason
+        try:
+            put(self._folder, entry(card, error.fact, error.remedy))
+        except OSError as failure:
+            LOG.warning(
+                "nova-gpu list does not show the failed binding of GPU %s, because its file cannot "
+                "be written: %s",
+                card.address,
+                failure,
+            )
+
+    def unavailable(self) -> Mapping[PciAddress, Reasons]:
+        now = time.monotonic()
+        return {a: (reason,) for a, (until, reason) in dict(self._until).items() if until > now}
+
+    def forget(self, address: PciAddress) -> None:
+        if self._until.pop(address, None) is not None:
+            self._remove(address)
+
+    def prune(self) -> None:
+        """Remove the files of cards that new instances get again, and of an earlier service."""
+        with contextlib.suppress(OSError):
+            for address in load(self._folder).keys() - self.unavailable():
+                self._remove(address)
+
+    def _remove(self, address: PciAddress) -> None:
+        with contextlib.suppress(OSError):  # tried again in the next period
+            release(self._folder, address)
+
+
+def unbound(folder: pathlib.Path, cards: Iterable[GPU]) -> dict[PciAddress, Reasons]:
+    """Return which of *cards* could not be bound, by the files of :class:`BindFailures`.
+
+    The commands call it. The result is empty if the folder cannot be read.
+    """
+    try:
+        entries = load(folder)
+    except OSError:
+        return {}
+    return {
+        card.address: (
+            Unavailable(
+                f"it could not be bound for a guest at {found.since}, and new instances do not get "
+                f"it for {_RETRY_AFTER_S / 60:g} minutes from then: {found.reason}",
+                found.remedy,
+                Source.BINDING,
+            ),
+        )
+        for card in cards
+        if (found := entries.get(card.address))
+    }
 
 
 def _read(path: pathlib.Path, address: PciAddress) -> Entry:

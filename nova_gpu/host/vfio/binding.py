@@ -1,57 +1,105 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Binding of a whole card to vfio-pci for guests, and back to its former drivers. Needs root.
+"""Whole cards between the host and guests: their binding to vfio-pci and back, and their reset.
 
-A card that was bound to vfio-pci at boot (``nova-gpu host prepare``) stays bound to it.
+Needs root. A card that was bound to vfio-pci at boot (``nova-gpu host prepare``) stays bound to it.
 
 While a driver does not release a function, the kernel holds the function's lock. A process that
 reads driver_override, sriov_numvfs or another attribute that takes the lock waits too, and cannot
-be killed. So only :mod:`nova_gpu.host.vfio.rebind_script` reads them, in a process of its own.
+be killed. So only :mod:`nova_gpu.host.vfio.card_script` reads them, in a process of its own.
+
+The former drivers of a card's functions are recorded in one file for each card. Only root writes
+the files, and root trusts no other user's. All users may see which cards have one. A boot of the
+host binds drivers anew, so a file from an earlier boot is ignored.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import logging
+import os
+import pathlib
+import re
 import subprocess
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from nova_gpu.core import exception, model
-from nova_gpu.host import child
-from nova_gpu.host.pci import consoles, discovery, iommu
-from nova_gpu.host.processes import Number
+from nova_gpu.core import exception, json_text, model
+from nova_gpu.host import child, processes
+from nova_gpu.host.pci import consoles, discovery, iommu, sysfs
+from nova_gpu.host.processes import Holder, Number
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.state import files, former_drivers
-from nova_gpu.host.state.former_drivers import ByFunction, Former, Formers
-from nova_gpu.host.vfio import open_devices, rebinder
-from nova_gpu.host.vfio.rebinder import Means
+from nova_gpu.host.state import files
+from nova_gpu.host.vfio import open_devices
 
 LOG = logging.getLogger(__name__)
 
+_SCRIPT = child.source(pathlib.Path(__file__).with_name("card_script.py"), processes)
+# The process in which the next binding runs, so that a guest need not wait for its start
+_ahead = child.Ahead(_SCRIPT)
+# How the names of the script's steps before any binding begin
+_LOOKS = ("looking", "reading")
+_SETTLE_S = 5.0
 _SEE_KERNEL_LOG = "see the kernel's log about it"
+
+_DRIVER = re.compile(r"[\w-]+", re.ASCII)
+# The errors of parsing a file that :func:`record` did not write
+_NOT_OURS = (ValueError, LookupError, TypeError, AttributeError, exception.InvalidPciAddress)
+
+_BUS = "bus"
+_LOOK_AGAIN_S = 0.2
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Means:
+    """The settings for binding and resetting cards.
+
+    ``records`` is the folder in which the cards' former drivers are recorded. ``timeout_s`` is the
+    limit for all steps with one card together.
+    """
+
+    roots: Roots
+    records: pathlib.Path
+    timeout_s: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Former:
+    """The driver that one PCI function had before it was bound to vfio-pci.
+
+    ``driver`` is ``None`` if it had none. ``override`` is the former value of the function's
+    driver_override, ``None`` if it was empty; it may name another driver than ``driver``.
+    """
+
+    driver: str | None
+    override: str | None = None
+
+
+Formers = Mapping[model.PciAddress, Former]  # by function
+ByFunction = Mapping[model.PciAddress, str | None]  # a driver, an override
 
 
 class _NotMoved(Exception):
     """A card whose functions were not bound to the wanted drivers.
 
-    ``hangs``: the script hangs in the kernel. ``others`` are the processes that have the card open,
-    as text. ``error`` is the exception that callers of this module get.
+    ``others`` are the processes that have the card open, as text. ``error`` is the exception that
+    callers of this module get.
     """
 
     error = exception.BindingFailed
 
     def __init__(
-        self,
-        reason: str,
-        remedy: str = _SEE_KERNEL_LOG,
-        *,
-        hangs: bool = False,
-        others: str | None = None,
+        self, reason: str, remedy: str = _SEE_KERNEL_LOG, *, others: str | None = None
     ) -> None:
         super().__init__(reason)
-        self.reason, self.remedy, self.hangs, self.others = reason, remedy, hangs, others
+        self.reason, self.remedy, self.others = reason, remedy, others
+
+
+class _Hangs(_NotMoved):
+    """A card whose script was killed and hangs in the kernel: it is unknown what it does."""
 
 
 class _NotBegun(_NotMoved):
@@ -68,7 +116,8 @@ class _InUse(_NotBegun):
 # that meet a card first at the same time would each add a lock of their own.
 _locks: dict[model.PciAddress, threading.Lock] = {}
 _adding = threading.Lock()
-# Killed processes that have not ended, with the step they hang in.
+# Killed processes that have not ended, with the step they hang in. Nothing else may be tried with
+# such a card.
 _hanging: dict[model.PciAddress, tuple[subprocess.Popen[bytes], str]] = {}
 
 
@@ -91,10 +140,10 @@ def give_to_guests(address: model.PciAddress, means: Means) -> None:
         if shown:
             raise _NotMoved(shown, "make another display the host's in its firmware")
         _load_driver(means)
-        before = former_drivers.load(means.records, address, means.roots)
+        before = former_drivers(means.records, address, means.roots)
         now = _drivers(functions, means.roots)
         others = {a: now[a] for a in now if not iommu.is_with_vfio(a, means.roots)}
-        records = {item: former for item, former in before.items() if item not in others}
+        kept = {item: former for item, former in before.items() if item not in others}
         # driver_override is usually empty. If an operator has set it, that is found before anything
         # is bound.
         overrides: ByFunction = dict.fromkeys(others)
@@ -102,12 +151,12 @@ def give_to_guests(address: model.PciAddress, means: Means) -> None:
             formers = {other: Former(others[other], overrides[other]) for other in others}
             # A function that an earlier try left without a driver had the one in the record.
             formers |= {a: before[a] for a in others if now[a] is None and a in before}
-            former_drivers.save(means.records, address, {**records, **formers}, means.roots)
-            binding = _take(gpu, formers, records, overrides, means)
+            record(means.records, address, {**kept, **formers}, means.roots)
+            binding = _take(gpu, formers, kept, overrides, means)
             if binding == overrides:
                 return
             overrides = binding
-        former_drivers.save(means.records, address, records, means.roots)
+        record(means.records, address, kept, means.roots)
         raise _NotMoved(
             "its driver_override changes all the time",
             "find the program that writes it, and stop it",
@@ -117,28 +166,23 @@ def give_to_guests(address: model.PciAddress, means: Means) -> None:
 def give_to_host(address: model.PciAddress, means: Means) -> None:
     """Bind the card's functions to the drivers that :func:`give_to_guests` has recorded for them.
 
-    Functions without a record stay as they are. Then remove the record.
+    Functions without a record stay as they are, as do those that the operator has bound to another
+    driver than vfio-pci since. Then remove the record.
 
     :raises BindingFailed: if a guest has the card, or the kernel fails
     """
     with _alone(address):
-        formers = former_drivers.load(means.records, address, means.roots)
+        formers = former_drivers(means.records, address, means.roots)
         gpu = discovery.card_at(address, means.roots) if formers else None
         if gpu is not None:
-            now = _drivers(gpu.functions, means.roots)
-            ours = (function for function in now if _is_ours(function, now[function], means.roots))
+            now, roots = _drivers(gpu.functions, means.roots), means.roots
+            # After an attempt that failed, a function has no driver.
+            ours = (a for a in now if now[a] is None or iommu.is_with_vfio(a, roots))
             back = {function: formers[function] for function in ours if function in formers}
-            _move(gpu, back, open_devices.numbers(gpu, means.roots), means)
-            rebinder.make_ready()
-        former_drivers.forget(means.records, address)
-
-
-def _is_ours(function: model.PciAddress, driver: str | None, roots: Roots) -> bool:
-    """Return whether VFIO has the function, or no driver has, as after an attempt that failed.
-
-    One that the operator has bound to another driver stays.
-    """
-    return driver is None or iommu.is_with_vfio(function, roots)
+            _move(gpu, back, open_devices.numbers(gpu, roots), means)
+            with contextlib.suppress(child.Failed):  # then the next binding starts it, or fails
+                _ahead.start()
+        record(means.records, address, {}, means.roots)
 
 
 @contextlib.contextmanager
@@ -163,12 +207,12 @@ def _drivers(functions: Iterable[model.PciAddress], roots: Roots) -> ByFunction:
 
 
 def _take(
-    gpu: model.GPU, formers: Formers, formers_kept: Formers, overrides: ByFunction, means: Means
+    gpu: model.GPU, formers: Formers, kept: Formers, overrides: ByFunction, means: Means
 ) -> ByFunction:
     """Bind the functions of *formers* to vfio-pci, if their driver_override is as in *overrides*.
 
-    After a failure they get their drivers in *formers* back. *formers_kept* are the records of the
-    card's other functions. Return their present driver_override, which differs from *overrides* if
+    After a failure they get their drivers in *formers* back. *kept* are the records of the card's
+    other functions. Return their present driver_override, which differs from *overrides* if
     nothing was bound.
     """
     devices = open_devices.numbers(gpu, means.roots)
@@ -176,12 +220,12 @@ def _take(
     try:
         return _move(gpu, drivers, devices, means, overrides)
     except _NotBegun:
-        former_drivers.save(means.records, gpu.address, formers_kept, means.roots)
+        record(means.records, gpu.address, kept, means.roots)
         raise
-    except _NotMoved as error:
-        # A function that hangs stays in the record, because it is unknown how the attempt ends.
-        if not error.hangs:
-            _undo(gpu, formers, formers_kept, means)
+    except _Hangs:
+        raise  # it stays in the record, because it is unknown how the attempt ends
+    except _NotMoved:
+        _undo(gpu, formers, kept, means)
         raise
 
 
@@ -195,7 +239,7 @@ def _load_driver(means: Means) -> None:
         raise _NotMoved(reason, "install the kernel's package of extra modules") from error
 
 
-def _undo(gpu: model.GPU, others: Formers, formers_kept: Formers, means: Means) -> None:
+def _undo(gpu: model.GPU, others: Formers, kept: Formers, means: Means) -> None:
     """Bind functions of *gpu* to their former drivers *others*, and remove those records."""
     try:
         _move(gpu, others, (), means)
@@ -208,7 +252,7 @@ def _undo(gpu: model.GPU, others: Formers, formers_kept: Formers, means: Means) 
             error.remedy,
         )
     else:
-        former_drivers.save(means.records, gpu.address, formers_kept, means.roots)
+        record(means.records, gpu.address, kept, means.roots)
 
 
 def _move(
@@ -229,23 +273,15 @@ def _move(
     if not moves:
         return {}
     thought = {str(item): override for item, override in (overrides or {}).items()}
-    request = {"devices": sorted(devices), "moves": moves, "overrides": thought}
-    present = _ask(gpu, request, means)["overrides"]
-    return {model.PciAddress.parse(item): override for item, override in present.items()}
-
-
-def _ask(gpu: model.GPU, request: Mapping[str, Any], means: Means) -> Mapping[str, Any]:
-    """Run the rebind script with *request* and return its answer."""
-    _refuse_hanging(gpu.address)
-    if request["devices"] and not means.roots.shows_all_processes():
+    task = {"devices": sorted(devices), "moves": moves, "overrides": thought}
+    if task["devices"] and not means.roots.shows_all_processes():
         raise _NotBegun(open_devices.UNSEEN, open_devices.UNSEEN_REMEDY)
     try:
-        answer = rebinder.move(request, means)
+        answer = _ask(gpu.address, task, means, _ahead.run)
     except child.TimedOut as error:
-        step = rebinder.last_line(error.output)
-        _hanging[gpu.address] = (error.process, step)
         _refuse_hanging(gpu.address, f" within {means.timeout_s:g} s ([gpu]bind_timeout)")
-        failed = _NotBegun if step.startswith(rebinder.LOOKS) else _NotMoved
+        step = _last_line(error.output)
+        failed = _NotBegun if step.startswith(_LOOKS) else _NotMoved
         raise failed(f"{step} took too long ([gpu]bind_timeout)") from error
     except child.Failed as error:
         raise _NotMoved(f"the process that binds it {error}") from error
@@ -254,19 +290,249 @@ def _ask(gpu: model.GPU, request: Mapping[str, Any], means: Means) -> Mapping[st
         raise _InUse(reason, remedy, others=open_devices.as_text(holders))
     if answer["error"]:
         raise _NotMoved(answer["error"])
-    return answer
+    return {model.PciAddress.parse(a): override for a, override in answer["overrides"].items()}
+
+
+# The script
+
+
+def _ask(
+    address: model.PciAddress,
+    task: Mapping[str, Any],
+    means: Means,
+    run: Callable[[bytes, float], bytes],
+) -> Mapping[str, Any]:
+    """Have the script do its *task* with one card, and return its answer.
+
+    :raises _Hangs: if an earlier script for the card still hangs
+    :raises Failed: if the script fails
+    :raises TimedOut: if it does not end in time; until it does, the card is refused
+    """
+    _refuse_hanging(address)
+    try:
+        return _answer(run(_words(task, means), means.timeout_s))
+    except child.TimedOut as error:
+        _hanging[address] = error.process, _last_line(error.output)
+        raise
 
 
 def _refuse_hanging(address: model.PciAddress, limit: str = "") -> None:
-    """Refuse a card while a rebind script that was killed still hangs in the kernel."""
+    """Refuse a card while a script that was killed still hangs in the kernel."""
     process, step = _hanging.get(address, (None, ""))
     if process is None:
         return
     if process.poll() is None:
-        raise _NotMoved(
+        raise _Hangs(
             f"{step} does not end{limit}",
             f"{_SEE_KERNEL_LOG}; end what may have the card open unseen, such as a file in a "
             "socket's queue, or boot the host before the card is used again",
-            hangs=True,
         )
     del _hanging[address]
+
+
+def _alongside(words: bytes, timeout_s: float) -> bytes:
+    return child.run(child.script(_SCRIPT), timeout_s, words)
+
+
+def _words(task: Mapping[str, Any], means: Means) -> bytes:
+    roots = {"sysfs": str(means.roots.sysfs), "proc": str(means.roots.proc)}
+    return json.dumps({**roots, "settle_s": _SETTLE_S, **task}).encode() + b"\n"
+
+
+def _answer(output: bytes) -> Mapping[str, Any]:
+    answer: Mapping[str, Any] = json_text.parse(_last_line(output))
+    return answer
+
+
+def _last_line(output: bytes) -> str:
+    """Return the last line of *output*: the script's answer, or the step in which it hangs."""
+    return output.decode(errors="replace").strip().rpartition("\n")[2]
+
+
+# Open devices
+
+
+def in_use(
+    addresses: Iterable[model.PciAddress], means: Means
+) -> Mapping[model.PciAddress, list[Holder]]:
+    """Return the processes of the host that have one of these cards open, by card.
+
+    A process that cannot be looked into may have each of them open.
+
+    :raises Failed: if the search for them fails
+    """
+    gpus = discovery.cards_at(addresses, means.roots)
+    devices_by_card = {gpu.address: open_devices.numbers(gpu, means.roots) for gpu in gpus}
+    devices = {device for devices in devices_by_card.values() for device in devices}
+    if not devices:
+        return {}
+    who: dict[model.PciAddress, list[Holder]] = {}
+    for holder in _look(sorted(devices), means):
+        for address, own in devices_by_card.items():
+            if own and (holder[2] is None or not own.isdisjoint(map(tuple, holder[2]))):
+                who.setdefault(address, []).append(holder)
+    return who
+
+
+def _look(devices: Iterable[Number], means: Means) -> Iterable[Holder]:
+    output = _alongside(_words({"devices": devices}, means), means.timeout_s)
+    holders: Iterable[Holder] = _answer(output)["holders"]
+    return holders
+
+
+# Resets. The file ``reset`` of a function may exist and be useless: the kernel looks for methods
+# when it finds the function, and function 0 is found while it is still alone on its bus. Its method
+# ``bus`` is then refused ever after, because a reset of the bus would affect its neighbours
+# (drivers/pci/pci.c, pci_parent_bus_reset; Documentation/ABI/testing/sysfs-bus-pci, reset_method).
+# Such a card is reset with its whole bus by VFIO, to which all of its functions are bound then.
+# VFIO also does that by itself when the last guest releases the card
+# (drivers/vfio/pci/vfio_pci_core.c, vfio_pci_dev_set_try_reset), but does not report whether it
+# did.
+
+
+def reset(gpu: model.GPU, means: Means, *, required: bool = True) -> None:
+    """Reset all functions of *gpu*, which must be bound to VFIO and not used by a guest.
+
+    :param required: if false, a card that no method can reset passes, if it answers
+    :raises NotClean: if a function is not reset, or does not answer afterwards
+    """
+    address = str(gpu.address)
+    if not means.roots.shows_all_processes():
+        raise exception.NotClean(address, open_devices.UNSEEN, open_devices.UNSEEN_REMEDY)
+    try:
+        own = resets_functions(gpu, means.roots)
+        error = _still_in_use(gpu, means)
+        if error is None:
+            error = _reset(gpu, "functions" if own else _BUS, means)
+        if error and not own and not required:
+            error = _reset(gpu, None, means)
+    except OSError as failure:
+        error = str(failure)
+    if error:
+        remedy = f"{_SEE_KERNEL_LOG}; if the card stays in this state, boot the host"
+        raise exception.NotClean(address, error, remedy)
+
+
+def resets_functions(gpu: model.GPU, roots: Roots) -> bool:
+    """Return whether each function of the card is reset alone; otherwise its whole bus is.
+
+    :raises OSError: if sysfs cannot be read
+    """
+    return all(_has_method(function, roots) for function in gpu.functions)
+
+
+def _still_in_use(gpu: model.GPU, means: Means) -> str | None:
+    """Wait half of ``means.timeout_s``, as QEMU takes time to end; return who has the card open."""
+    deadline = time.monotonic() + means.timeout_s / 2
+    try:
+        while who := in_use([gpu.address], means).get(gpu.address):
+            if time.monotonic() > deadline:
+                return f"it is still in use by {open_devices.as_text(who)}"
+            time.sleep(_LOOK_AGAIN_S)
+    except child.Failed as error:
+        return f"the search for processes that have it open {error}"
+    return None
+
+
+def _has_method(function: model.PciAddress, roots: Roots) -> bool:
+    """Return whether the function can be reset by its file ``reset``."""
+    device = sysfs.device(function, roots)
+    names = os.listdir(device)
+    if "reset" not in names:
+        return False
+    if "reset_method" not in names:  # before Linux 5.15
+        return _is_alone(device)
+    methods = sysfs.attribute(device, "reset_method").split()
+    return any(method != _BUS for method in methods) or (_BUS in methods and _is_alone(device))
+
+
+def _is_alone(device: str) -> bool:
+    """Return whether the function is the only one on its bus."""
+    neighbours = 0
+    for name in os.listdir(os.path.dirname(os.path.realpath(device))):
+        with contextlib.suppress(exception.InvalidPciAddress):
+            model.PciAddress.parse(name)
+            neighbours += 1
+    return neighbours == 1
+
+
+def _reset(gpu: model.GPU, way: str | None, means: Means) -> str | None:
+    """Reset the card in this *way* of the script; return why that failed, else ``None``."""
+    task = {
+        "functions": [str(function) for function in gpu.functions],
+        "way": way,
+        "vfio": str(means.roots.dev / "vfio"),
+        "wait_s": means.timeout_s / 2,
+    }
+    try:
+        error: str | None = _ask(gpu.address, task, means, _alongside)["error"]
+    except _Hangs:
+        return "an earlier reset of it does not end"
+    except child.TimedOut as failure:
+        return f"{_last_line(failure.output)} did not end in {means.timeout_s:g} s"
+    except child.Failed as failure:
+        return f"the process that resets it {failure}"
+    return error
+
+
+# The records of former drivers
+
+
+def recorded(folder: pathlib.Path) -> frozenset[model.PciAddress]:
+    """Return the cards that have a record, even from an earlier boot; none if it is unknown."""
+    try:
+        return frozenset(files.cards(folder))
+    except OSError:
+        return frozenset()
+
+
+def former_drivers(folder: pathlib.Path, card: model.PciAddress, roots: Roots) -> Formers:
+    """Return the former drivers of the functions of *card*; empty without a record of this boot.
+
+    :raises Untrusted: if another user could have written the file, or it cannot be read or parsed
+    """
+    path = files.of_card(folder, card)
+    try:
+        content = files.read_json(path, trusted=True)
+        if content["boot_id"] != roots.boot_id():
+            return {}
+        overrides = content.get("overrides", {})
+        return {
+            model.PciAddress.parse(address): Former(
+                _checked(driver), _checked(overrides.get(address))
+            )
+            for address, driver in content["functions"].items()
+        }
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise files.Untrusted(f"{path} cannot be read: {error.strerror}") from error
+    except _NOT_OURS as error:
+        raise files.Untrusted(f"{path} cannot be understood: {error!r}") from error
+
+
+def record(folder: pathlib.Path, card: model.PciAddress, formers: Formers, roots: Roots) -> None:
+    """Record the former drivers of the functions of *card*; if there are none, remove the file.
+
+    :raises Untrusted: if another user could change the folder
+    :raises OSError: if the file cannot be written
+    """
+    path = files.of_card(folder, card)
+    if not formers:
+        files.remove(path, trusted=True)
+        return
+    content = {
+        "boot_id": roots.boot_id(),
+        "functions": {str(address): former.driver for address, former in formers.items()},
+        "overrides": {str(a): former.override for a, former in formers.items() if former.override},
+    }
+    with contextlib.suppress(FileExistsError):  # if only as a link, which is not believed
+        folder.mkdir(mode=0o755)
+    files.write_json(path, content, mode=0o600, trusted=True)
+
+
+def _checked(name: str | None) -> str | None:
+    # It becomes part of a path.
+    if name is not None and not _DRIVER.fullmatch(name):
+        raise ValueError(f"{name!r} is not the name of a driver")
+    return name

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from nova_gpu.core import model
 from nova_gpu.core.printable import printable
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host import nodes
-from nova_gpu.host.pci import discovery, sysfs
+from nova_gpu.host.pci import sysfs
 from nova_gpu.host.processes import Holder, Number
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.vfio import rebinder
-from nova_gpu.host.vfio.rebinder import Means
 
 # The longest part of a process's command line that is printed, and the most processes that are
 _MOST, _MOST_HOLDERS = 80, 5
@@ -85,29 +83,6 @@ def _number(folder: str) -> Number | None:
         return int(major), int(minor)
     except (OSError, ValueError):
         return None
-
-
-def in_use(
-    addresses: Iterable[model.PciAddress], means: Means
-) -> Mapping[model.PciAddress, list[Holder]]:
-    """Return the processes of the host that have one of these cards open, by card.
-
-    A process that cannot be looked into may have each of them open.
-
-    :raises Failed: if the search for them fails
-    """
-    gpus = discovery.cards_at(addresses, means.roots)
-    devices_by_card = {gpu.address: numbers(gpu, means.roots) for gpu in gpus}
-    devices = {device for devices in devices_by_card.values() for device in devices}
-    if not devices:
-        return {}
-    answer = rebinder.look({"devices": sorted(devices)}, means)
-    who: dict[model.PciAddress, list[Holder]] = {}
-    for holder in answer["holders"]:
-        for address, own in devices_by_card.items():
-            if own and (holder[2] is None or not own.isdisjoint(map(tuple, holder[2]))):
-                who.setdefault(address, []).append(holder)
-    return who
 
 
 def reason(holders: Iterable[Holder]) -> tuple[str, str]:

@@ -23,10 +23,9 @@ from nova_gpu.core.availability import Reasons, Source, Unavailable
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host.pci import iommu
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.state import former_drivers
-from nova_gpu.host.vfio import passthrough
+from nova_gpu.host.state import quarantine
+from nova_gpu.host.vfio import binding, passthrough
 from nova_gpu.virt import threads
-from nova_gpu.virt.delivery import bind_failures
 from nova_gpu.virt.delivery.host_hooks import HostHooks
 from nova_gpu.virt.usage.ledger import Ledger
 
@@ -44,7 +43,7 @@ class Bindings(HostHooks):
         self._roots = roots
         self._judged_now: set[PciAddress] = set()
         self._ledger = ledger
-        self._bind_failures = bind_failures.BindFailures(folder)
+        self._bind_failures = quarantine.BindFailures(folder)
         self.share = threads.DaemonShare()
         # Cards that stay with vfio-pci after their return: the periods need not inspect them.
         self._prepared: set[PciAddress] = set()
@@ -98,11 +97,6 @@ class Bindings(HostHooks):
         return self.share.one()
 
     def unavailable(self) -> Mapping[PciAddress, Reasons]:
-        """Return the cards that new instances cannot get now, by address, with the reasons.
-
-        Either their binding failed in the last minutes, or they are being inspected after their
-        return to the host's driver.
-        """
         judged = dict.fromkeys(tuple(self._judged_now), (_JUDGED,))
         return {**judged, **self._bind_failures.unavailable()}
 
@@ -112,9 +106,8 @@ class Bindings(HostHooks):
     def looked(self, cards: Collection[GPU], stay: Collection[PciAddress] = ()) -> None:
         """Rebind *cards* without an instance to the host's drivers, except those in *stay*.
 
-        Call it in each period, after reading Nova's database. The first call also binds the cards
-        of this host's instances to vfio-pci again, even those of stopped instances: after a host
-        boot they are with the host's drivers.
+        The first call also binds the cards of this host's instances to vfio-pci again, even those
+        of stopped instances: after a host boot they are with the host's drivers.
         """
         counted = device.cards(self._ledger.now.counted())
         self._bind_failures.prune()
@@ -135,7 +128,6 @@ class Bindings(HostHooks):
                 LOG.error("Failed to bind GPU %s to vfio-pci: %s", card.address, error)
 
     def cleaned(self, cards: Iterable[GPU]) -> None:
-        """Rebind *cards* without an instance to the drivers that had them before."""
         for card in cards:
             with _lock(card.address):
                 # Read under the lock, so that a guest that starts meanwhile keeps its card.
@@ -160,11 +152,9 @@ class Bindings(HostHooks):
             self.judge(card)
 
     def _give_back_others(self, known: Collection[PciAddress]) -> None:
-        """Rebind cards that the options no longer select to the host's drivers.
+        """Rebind all cards but *known* ones, such as those that the options no longer select.
 
         Rebind only cards that nova-gpu bound; one that a guest has open stays with vfio-pci.
-
-        :param known: the cards that are selected or that instances have
         """
         for address in _recorded().difference(known):
             with _lock(address):
@@ -210,7 +200,7 @@ class Bindings(HostHooks):
 
 def _recorded() -> frozenset[PciAddress]:
     """Return the cards that nova-gpu bound to vfio-pci: those with a record of their drivers."""
-    return former_drivers.recorded(nova_gpu.privsep.vfio.records())
+    return binding.recorded(nova_gpu.privsep.vfio.records())
 
 
 def _lock(address: PciAddress) -> contextlib.AbstractContextManager[object]:

@@ -40,7 +40,7 @@ _UNSUPPORTED: Mapping[Operation, str] = MappingProxyType(
 class PCIPassthrough(Delivery):
     """The delivery of whole cards on a KVM or QEMU host.
 
-    :param unbound: the folder of :class:`nova_gpu.virt.delivery.bind_failures.BindFailures`
+    :param unbound: the folder of :class:`nova_gpu.host.state.quarantine.BindFailures`
     :param ledger: the devices of each instance, in nova-compute; ``None`` in the commands, which
         give no cards to guests
     :param peers: whether a guest's cards can have peer access to each other

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import pathlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,7 +20,7 @@ from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import passthrough
 from nova_gpu.host.vgpu import division, preparation, virtual_functions
 from nova_gpu.virt import sets
-from nova_gpu.virt.delivery import bind_failures, mig_instance, plain_function
+from nova_gpu.virt.delivery import mig_instance, plain_function
 from nova_gpu.virt.delivery.delivery import Delivery, Grant
 from nova_gpu.virt.delivery.host_hooks import HostHooks
 from nova_gpu.virt.delivery.mediated_device import MediatedDevices
@@ -63,6 +64,7 @@ class Ways:
         qemu_version: Callable[[], int | None] = lambda: None,
     ) -> None:
         self.roots = roots
+        self.unbound = pathlib.Path(CONF.state_path, "gpu-unbound")
         functions = virtual_functions.parse(CONF.gpu.virtual_functions)
         profiles = mig_layout.parse_profiles(CONF.gpu.mig_profile)
         self.sets: Sets = NoSets()
@@ -96,7 +98,7 @@ class Ways:
             self.sets = sets.of_machines(roots, ledger)
             spec = DeviceSpec(CONF.pci.device_spec)
             self.whole = machines = PCIPassthrough(
-                roots, spec, bind_failures.folder(), ledger, self._peers, libvirt_version
+                roots, spec, self.unbound, ledger, self._peers, libvirt_version
             )
             if ledger is not None:
                 self.host_hooks = machines.bindings

@@ -8,7 +8,6 @@ import os
 from nova_gpu.cmd import host_check
 from nova_gpu.core import exception
 from nova_gpu.host.state import quarantine
-from nova_gpu.virt.delivery import bind_failures
 from nova_gpu.virt.inventory import discovery
 from tests.fixtures import hosts, pci
 from tests.fixtures.bases import commands as base
@@ -132,9 +131,10 @@ class HostCheckTest(base.HostTestCase):
 
     def test_recent_failure_to_bind(self) -> None:
         self.host()
-        (card,) = discovery.Discovery().find()
+        discovered = discovery.Discovery()
+        (card,) = discovered.find()
         error = exception.BindingFailed(CARD, "its driver hangs", "see the kernel's log")
-        bind_failures.BindFailures(bind_failures.folder()).add(card, error)
+        quarantine.BindFailures(discovered.ways.unbound).add(card, error)
         self.assertIn("its driver hangs; see the kernel's log", self.check(1))
 
     def test_containers(self) -> None:

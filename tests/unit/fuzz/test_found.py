@@ -11,7 +11,8 @@ from oslotest import base
 from nova_gpu.core import exception, model
 from nova_gpu.core.flavor import request_group
 from nova_gpu.host import nodes
-from nova_gpu.host.state import files, former_drivers
+from nova_gpu.host.state import files
+from nova_gpu.host.vfio import binding
 from nova_gpu.virt.usage import domains
 from tests.fixtures import hosts, kernel
 
@@ -56,10 +57,12 @@ class FoundTest(base.BaseTestCase):
     def test_a_former_driver_that_is_no_name(self) -> None:
         kernel.boot(self.host, "1")
         folder, card = self.root / "gpu-bindings", model.PciAddress(0, 4, 0, 0)
-        former_drivers.save(folder, card, {card: former_drivers.Former("a")}, self.host.roots)
+        binding.record(folder, card, {card: binding.Former("a")}, self.host.roots)
         (file,) = folder.iterdir()
         for driver in ('""', '"../../nvidia"', "0", "false", "[]"):
             file.write_text(f'{{"boot_id": "1", "functions": {{"{card}": {driver}}}}}')
-            self.assertRaises(files.Untrusted, former_drivers.load, folder, card, self.host.roots)
+            self.assertRaises(
+                files.Untrusted, binding.former_drivers, folder, card, self.host.roots
+            )
         file.write_bytes(b"\xff")
-        self.assertRaises(files.Untrusted, former_drivers.load, folder, card, self.host.roots)
+        self.assertRaises(files.Untrusted, binding.former_drivers, folder, card, self.host.roots)

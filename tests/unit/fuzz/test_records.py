@@ -11,7 +11,8 @@ from nova_gpu.core import exception, model
 from nova_gpu.core.scheduling import stats
 from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.state import files, former_drivers, quarantine
+from nova_gpu.host.state import files, quarantine
+from nova_gpu.host.vfio import binding
 from tests.fixtures import cards, damage, hosts, kernel
 from tests.fixtures.bases import fuzz as base
 
@@ -127,14 +128,14 @@ class KeptTest(base.FuzzTestCase):
         kernel.boot(host, _BOOT)
         self.roots: Roots = host.roots
         self.folder = self.root / "gpu-bindings"
-        nouveau = former_drivers.Former("nouveau", "nouveau")
-        former_drivers.save(self.folder, _CARD, {_CARD: nouveau}, self.roots)
+        nouveau = binding.Former("nouveau", "nouveau")
+        binding.record(self.folder, _CARD, {_CARD: nouveau}, self.roots)
         (self.file,) = self.folder.iterdir()
 
     def check_formers(self) -> None:
         before = base.open_files()
         try:
-            formers = former_drivers.load(self.folder, _CARD, self.roots)
+            formers = binding.former_drivers(self.folder, _CARD, self.roots)
         except files.Untrusted:
             formers = {}
         for former in formers.values():
@@ -153,7 +154,7 @@ class KeptTest(base.FuzzTestCase):
     def test_former_drivers_in_what_is_no_file(self, harm: damage.Harm, whole: bool) -> None:
         with damage.done(self.folder if whole else self.file, harm):
             self.check_formers()
-            former_drivers.recorded(self.folder)
+            binding.recorded(self.folder)
 
 
 class QuarantineTest(base.FuzzTestCase):

@@ -22,7 +22,7 @@ from nova_gpu.core.vgpu.vgpu import Kind
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.vfio import card_reset, passthrough
+from nova_gpu.host.vfio import binding, passthrough
 from nova_gpu.host.vgpu import mdev, sriov
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
 from nova_gpu.virt.inventory import card_groups, discovery
@@ -373,7 +373,7 @@ def _steps(host: discovery.Discovery, gpu: GPU) -> Iterable[str]:
     else:
         yield f"it is bound from {gpu.driver or 'no driver'} to vfio-pci, and back at the end"
     try:
-        own = card_reset.resets_functions(gpu, host.roots)
+        own = binding.resets_functions(gpu, host.roots)
         yield "each of its functions is reset" if own else "its whole bus is reset by VFIO"
     except OSError as error:
         yield passthrough.unread(error)

@@ -20,7 +20,7 @@ from nova_gpu.host import processes
 from nova_gpu.host.container import guest_processes
 from nova_gpu.host.container.guest_processes import Process
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.vfio.rebinder import Means
+from nova_gpu.host.vfio.binding import Means
 from tests.fixtures import cards, holding, pci
 from tests.fixtures.bases.host import HostTestCase
 from tests.fixtures.holding import ControlGroup, Holding
@@ -202,7 +202,7 @@ from nova_gpu.host import processes
 from nova_gpu.host.container import guest_processes
 from nova_gpu.host.pci import discovery
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.vfio.rebinder import Means
+from nova_gpu.host.vfio.binding import Means
 kept = [caps.CAP_CHOWN, caps.CAP_DAC_OVERRIDE, caps.CAP_DAC_READ_SEARCH, caps.CAP_FOWNER,
         caps.CAP_NET_ADMIN, caps.CAP_SYS_ADMIN]
 caps.drop_all_caps_except(kept, kept, [])

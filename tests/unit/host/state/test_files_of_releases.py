@@ -21,9 +21,9 @@ from nova_gpu.core.model import DeliveryMode, GroupKey
 from nova_gpu.core.vgpu import vgpu
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host.nvidia import kernel_log
-from nova_gpu.host.state import files, former_drivers, proofs, quarantine
-from nova_gpu.host.state.former_drivers import Former
-from nova_gpu.host.vfio import boot_configuration
+from nova_gpu.host.state import files, proofs, quarantine
+from nova_gpu.host.vfio import binding, boot_configuration
+from nova_gpu.host.vfio.binding import Former
 from nova_gpu.virt import counters
 from nova_gpu.virt.delivery import made_vgpus
 from nova_gpu.virt.health import failed_starts, xids
@@ -108,7 +108,7 @@ class FilesOfReleasesTest(HostTestCase):
                     "functions": {str(ADDRESS): "nvidia"},
                     "overrides": {str(ADDRESS): "vfio-pci"},
                 },
-                lambda at: former_drivers.load(at / "gpu-bindings", ADDRESS, roots),
+                lambda at: binding.former_drivers(at / "gpu-bindings", ADDRESS, roots),
                 former,
                 ("overrides",),
                 {ADDRESS: Former("nvidia")},
@@ -240,12 +240,12 @@ class FilesTest(FailingCallsTestCase):
                 lost=False,  # it is cleaned
             ),
             "former drivers": Kind(
-                lambda at: former_drivers.save(at / "f", TWO, formers, roots),
+                lambda at: binding.record(at / "f", TWO, formers, roots),
                 (
-                    lambda at: former_drivers.save(at / "f", ONE, formers, roots),
-                    lambda at: former_drivers.forget(at / "f", TWO),
+                    lambda at: binding.record(at / "f", ONE, formers, roots),
+                    lambda at: binding.record(at / "f", TWO, {}, roots),
                 ),
-                lambda at: [former_drivers.load(at / "f", each, roots) for each in (ONE, TWO)],
+                lambda at: [binding.former_drivers(at / "f", each, roots) for each in (ONE, TWO)],
             ),
             "vGPUs": Kind(
                 lambda at: made_vgpus.MadeVGPUs(at / "v").add(

@@ -17,8 +17,7 @@ from oslotest import base
 from nova_gpu.core import exception, model
 from nova_gpu.host import child
 from nova_gpu.host.pci import discovery
-from nova_gpu.host.state import former_drivers
-from nova_gpu.host.vfio import binding, open_devices, passthrough, rebinder
+from nova_gpu.host.vfio import binding, open_devices, passthrough
 from tests.fixtures import consoles, hosts, kernel, nodes, pci
 from tests.fixtures.bases.host import HostTestCase
 
@@ -37,11 +36,11 @@ class BindingTestCase(HostTestCase):
         self.records = self.root / "gpu-bindings"
         self.log = self.useFixture(fixtures.FakeLogger())
         # One that an earlier test's was started for is of that test's Python.
-        ahead = child.Ahead(rebinder._SCRIPT)
-        self.useFixture(fixtures.MonkeyPatch("nova_gpu.host.vfio.rebinder._ahead", ahead))
+        ahead = child.Ahead(binding._SCRIPT)
+        self.useFixture(fixtures.MonkeyPatch("nova_gpu.host.vfio.binding._ahead", ahead))
 
-    def means(self, timeout_s: float = 60) -> rebinder.Means:
-        return rebinder.Means(self.host.roots, self.records, timeout_s)
+    def means(self, timeout_s: float = 60) -> binding.Means:
+        return binding.Means(self.host.roots, self.records, timeout_s)
 
     def to_guests(self, timeout_s: float = 60) -> None:
         binding.give_to_guests(self.card, self.means(timeout_s))
@@ -106,14 +105,14 @@ class TestThereAndBack(BindingTestCase):
         self.kernel.boot("00000000-30a7-4b02-8d0c-1f36be1a5d80")
         self.to_host()  # prepared at boot since
         self.assertEqual(["vfio-pci"] * 3, self.drivers())
-        self.assertEqual(frozenset(), former_drivers.recorded(self.records))
+        self.assertEqual(frozenset(), binding.recorded(self.records))
 
     def test_a_card_that_is_gone(self) -> None:
         self.to_guests()
         for address in (USB, AUDIO, CARD):
             self.host.remove(address)
         self.to_host()
-        self.assertEqual(frozenset(), former_drivers.recorded(self.records))
+        self.assertEqual(frozenset(), binding.recorded(self.records))
         self.assertIn("no GPU at this address", self.refused().reason)
         self.assertNotIn("[gpu]addresses", self.log.output)
 
@@ -123,7 +122,7 @@ class TestThereAndBack(BindingTestCase):
             self.host.remove(address)
         self.host.add_gpu(CARD, "10de", "1e04")
         self.to_host()
-        self.assertEqual(frozenset(), former_drivers.recorded(self.records))
+        self.assertEqual(frozenset(), binding.recorded(self.records))
         self.assertEqual("nvidia", os.path.basename(os.readlink(self.host.path(CARD) / "driver")))
 
 
@@ -131,7 +130,7 @@ class TestRefusals(BindingTestCase):
     def assertAsBefore(self) -> None:
         self.assertEqual(["nvidia", "snd_hda_intel", None], self.drivers())
         self.assertNotIn("vfio-pci", self.overrides())
-        self.assertEqual(frozenset(), former_drivers.recorded(self.records))
+        self.assertEqual(frozenset(), binding.recorded(self.records))
 
     def refuse(self, address: str) -> None:
         self.kernel.refused.add(address)
@@ -146,7 +145,7 @@ class TestRefusals(BindingTestCase):
         self.refuse(AUDIO)
         self.assertIn(f"{AUDIO} is bound to no driver", self.refused().reason)
         self.assertEqual(["nvidia", None, None], self.drivers())
-        self.assertEqual({self.card}, former_drivers.recorded(self.records))
+        self.assertEqual({self.card}, binding.recorded(self.records))
         self.assertIn("to its former drivers", self.log.output)
 
     def test_no_module(self) -> None:
@@ -178,7 +177,7 @@ class TestRefusals(BindingTestCase):
         (process / "fd/7").symlink_to("/dev/null")
         error = self.assertRaises(exception.CardInUse, self.to_host)
         self.assertIn("pid 812", error.others)
-        self.assertEqual({self.card}, former_drivers.recorded(self.records))
+        self.assertEqual({self.card}, binding.recorded(self.records))
 
     def test_nobody_opens_it_while_it_changes_hands(self) -> None:
         """The file is there with NVIDIA's vGPU software (open-gpu-kernel-modules,
@@ -233,7 +232,7 @@ class TestInUse(BindingTestCase):
 
     def in_use(self, *addresses: str) -> dict[str, str]:
         cards = map(model.PciAddress.parse, addresses)
-        found = open_devices.in_use(cards, self.means())
+        found = binding.in_use(cards, self.means())
         return {str(address): open_devices.as_text(who) for address, who in found.items()}
 
     def test_a_process_that_calls_itself_so(self) -> None:
@@ -281,7 +280,7 @@ class TestHangs(BindingTestCase):
         self.assertIn("[gpu]bind_timeout", error.reason)
         # It could be ended after all: everything is as before.
         self.assertEqual(["nvidia", "snd_hda_intel", None], self.drivers())
-        self.assertEqual(frozenset(), former_drivers.recorded(self.records))
+        self.assertEqual(frozenset(), binding.recorded(self.records))
 
     def test_one_that_cannot_be_ended(self) -> None:
         process = subprocess.Popen(["sleep", "300"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -292,7 +291,7 @@ class TestHangs(BindingTestCase):
                 error = self.refused(timeout_s=1)
                 self.assertIn("unbinding 0000:81:00.0 from nvidia does not end", error.reason)
                 self.assertIn("boot the host before", error.remedy)
-        self.assertEqual({self.card}, former_drivers.recorded(self.records))
+        self.assertEqual({self.card}, binding.recorded(self.records))
         self.refused()
         process.kill()
         process.communicate()
@@ -337,7 +336,7 @@ class TestLock(BindingTestCase):
             os.mkfifo(path)
         reason = self.refused(timeout_s=2).reason
         self.assertIn(f"reading driver_override of {CARD} took too long", reason)
-        self.assertEqual(frozenset(), former_drivers.recorded(self.records))
+        self.assertEqual(frozenset(), binding.recorded(self.records))
         self.assertIsNone(
             passthrough.obstacle(discovery.card_at(self.card, self.host.roots), self.host.roots)
         )
@@ -346,7 +345,7 @@ class TestLock(BindingTestCase):
 class TestScript(base.BaseTestCase):
     def test_needs_little_of_this_package(self) -> None:
         """Otherwise a guest would wait for imports."""
-        code = rebinder._SCRIPT + (
+        code = binding._SCRIPT + (
             "print([name for name in sys.modules if name.split('.')[0] in ('nova_gpu', 'oslo')])"
         )
         packages = b"['nova_gpu.host.processes', 'nova_gpu.host']\n"

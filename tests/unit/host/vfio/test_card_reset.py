@@ -16,7 +16,7 @@ import termios
 import fixtures
 
 from nova_gpu.core import exception, model
-from nova_gpu.host.vfio import card_reset, rebinder
+from nova_gpu.host.vfio import binding
 from tests.fixtures import pci
 from tests.fixtures.bases.host import HostTestCase
 
@@ -29,8 +29,8 @@ class ResetterTest(HostTestCase):
         super().setUp()
         self.host.add_bridge(PORT)
 
-    def means(self, timeout_s: float = 60) -> rebinder.Means:
-        return rebinder.Means(self.host.roots, self.host.root / "records", timeout_s)
+    def means(self, timeout_s: float = 60) -> binding.Means:
+        return binding.Means(self.host.roots, self.host.root / "records", timeout_s)
 
     def add(self, *methods: str, companions: bool = True) -> model.GPU:
         self.host.add_gpu(
@@ -52,25 +52,25 @@ class ResetterTest(HostTestCase):
 
     def reason(self, gpu: model.GPU, timeout_s: float = 60, **kwargs: bool) -> str:
         error = self.assertRaises(
-            exception.NotClean, card_reset.reset, gpu, self.means(timeout_s), **kwargs
+            exception.NotClean, binding.reset, gpu, self.means(timeout_s), **kwargs
         )
         self.assertEqual(CARD, error.address)
         return str(error.reason)
 
     def test_every_function_by_its_own(self) -> None:
         gpu = self.add("flr bus", "pm")
-        card_reset.reset(gpu, self.means())
+        binding.reset(gpu, self.means())
         self.assertEqual([CARD, AUDIO], self.written())
         (self.host.devices / AUDIO / "reset").unlink()
         self.assertIn("VFIO", self.reason(gpu))
 
     def test_bus_works_for_what_is_alone_on_it(self) -> None:
         gpu = self.add("bus", companions=False)
-        card_reset.reset(gpu, self.means())
+        binding.reset(gpu, self.means())
         self.assertEqual([CARD], self.written())
         (self.host.devices / CARD / "reset_method").unlink()  # an old kernel does not tell it
         (self.host.devices / CARD / "reset").write_text("")
-        card_reset.reset(gpu, self.means())
+        binding.reset(gpu, self.means())
         self.assertEqual([CARD], self.written())
 
     def test_bus_does_not_work_beside_others(self) -> None:
@@ -81,7 +81,7 @@ class ResetterTest(HostTestCase):
 
     def test_not_required(self) -> None:
         gpu = self.add("bus", "bus")
-        card_reset.reset(gpu, self.means(), required=False)
+        binding.reset(gpu, self.means(), required=False)
         (self.host.devices / AUDIO / "config").write_bytes(b"\xff" * 256)
         self.assertIn(f"{AUDIO} does not answer", self.reason(gpu, required=False))
 
@@ -110,12 +110,12 @@ class ResetterTest(HostTestCase):
         self.assertEqual(f"resetting {CARD} did not end in 5 s", self.reason(gpu, 5))
         (self.host.devices / CARD / "reset").unlink()
         (self.host.devices / CARD / "reset").touch()
-        card_reset.reset(gpu, self.means())
+        binding.reset(gpu, self.means())
 
     def test_open_in_no_process(self) -> None:
         """A terminal for one opener answers as VFIO does; another error tells nothing."""
         root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        card, vfio = root / "devices" / CARD, root / "vfio"
+        card, vfio = root / "bus/pci/devices" / CARD, root / "vfio"
         card.mkdir(parents=True)
         vfio.mkdir()
         (card / "config").write_bytes(b"\xde\x10")
@@ -124,15 +124,15 @@ class ResetterTest(HostTestCase):
         self.addCleanup(os.close, master)
         self.addCleanup(os.close, terminal)
         (vfio / "12").symlink_to(os.ttyname(terminal))
-        request = {"devices": str(card.parent), "functions": [CARD], "vfio": str(vfio)}
-        words = json.dumps({**request, "way": None, "wait_s": 0.2})
+        request = {"sysfs": str(root), "proc": "/proc", "functions": [CARD], "vfio": str(vfio)}
+        words = json.dumps({**request, "way": None, "wait_s": 0.2}) + "\n"
 
         def error() -> str | None:
             # PR_CAPBSET_DROP of CAP_SYS_ADMIN, which opens such a terminal all the same
             preexec = functools.partial(ctypes.CDLL(None).prctl, 24, 21, 0, 0, 0)
-            script = [sys.executable, "-I", "-S", "-c", card_reset.SCRIPT, words]
-            output = subprocess.check_output(script, preexec_fn=preexec)
-            return json.loads(rebinder.last_line(output))["error"]
+            script = [sys.executable, "-I", "-S", "-c", binding._SCRIPT]
+            output = subprocess.check_output(script, input=words.encode(), preexec_fn=preexec)
+            return json.loads(binding._last_line(output))["error"]
 
         self.assertIsNone(error())
         fcntl.ioctl(terminal, termios.TIOCEXCL)

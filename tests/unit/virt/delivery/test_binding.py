@@ -18,8 +18,9 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host.pci import discovery
+from nova_gpu.host.state import quarantine
 from nova_gpu.host.vfio import passthrough
-from nova_gpu.virt.delivery import bind_failures, binding, open_cards
+from nova_gpu.virt.delivery import binding, open_cards
 from nova_gpu.virt.usage import ledger, records
 from tests.fixtures import cards, hosts, pci
 from tests.fixtures.verbs import VerbTestCase
@@ -159,11 +160,11 @@ class BindingsTest(base.BaseTestCase):
             self.assertRaises(exception.BindingFailed, self.bindings.give_to_guests, card)
             self.assertIn("in use by X", self.log.output)
             self.assertEqual({card.address}, self.bindings.unavailable().keys())
-            self.assertEqual({card.address}, bind_failures.unavailable(self.folder, [card]).keys())
+            self.assertEqual({card.address}, quarantine.unbound(self.folder, [card]).keys())
             self.error = None
             forgive()
             self.assertEqual(set(), self.bindings.unavailable().keys())
-            self.assertEqual({}, bind_failures.unavailable(self.folder, [card]))
+            self.assertEqual({}, quarantine.unbound(self.folder, [card]))
 
     def test_in_use_for_a_moment(self) -> None:
         """After a refused or ended start nothing is wrong; a period later it may be."""
@@ -229,18 +230,18 @@ class BindingsTest(base.BaseTestCase):
 
     def test_refused_for_a_time(self) -> None:
         """And a new service tries at once."""
-        unbound, new = (bind_failures.BindFailures(self.folder) for _ in range(2))
-        for wait_s, reasons in ((bind_failures._RETRY_AFTER_S, 1), (0.0, 0)):
-            with mock.patch.object(bind_failures, "_RETRY_AFTER_S", wait_s):
+        unbound, new = (quarantine.BindFailures(self.folder) for _ in range(2))
+        for wait_s, reasons in ((quarantine._RETRY_AFTER_S, 1), (0.0, 0)):
+            with mock.patch.object(quarantine, "_RETRY_AFTER_S", wait_s):
                 unbound.add(FIRST_CARD, IN_USE)
             self.assertEqual(reasons, len(unbound.unavailable()))
-            found = bind_failures.unavailable(self.folder, [FIRST_CARD, OTHER_CARD])
+            found = quarantine.unbound(self.folder, [FIRST_CARD, OTHER_CARD])
             self.assertLessEqual(found.keys(), {FIRST_CARD.address})
         unbound.prune()
         self.assertEqual([], list(self.folder.iterdir()))
         unbound.add(FIRST_CARD, IN_USE)
         new.prune()
-        self.assertEqual({}, bind_failures.unavailable(self.folder, [FIRST_CARD]))
+        self.assertEqual({}, quarantine.unbound(self.folder, [FIRST_CARD]))
 
 
 class OpenCardsTest(VerbTestCase):
