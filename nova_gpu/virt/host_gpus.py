@@ -13,11 +13,9 @@ from nova.virt.libvirt import host as libvirt_host
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import diagnostics, libvirt_version
 from nova_gpu.virt.cards import Cards
-from nova_gpu.virt.ended_moves import EndedMoves
 from nova_gpu.virt.health import failed_starts, monitor
 from nova_gpu.virt.health.failed_starts import FailedStarts
 from nova_gpu.virt.health.xids import Xids
-from nova_gpu.virt.inventory import stranding
 from nova_gpu.virt.inventory.assignment import Assigned
 from nova_gpu.virt.inventory.card_inventory import CardInventory
 from nova_gpu.virt.inventory.counting import Counting
@@ -65,13 +63,12 @@ class HostGPUs:
         def placement() -> Any:
             return virtapi.reportclient
 
-        def left() -> tuple[float, float]:
-            return stranding.left(placement(), nodename())
-
         def parts() -> domains.Parts:
-            undivided = vgpus.cards.undivided()
             return domains.parts(
-                *(published.cards(), host_discovery.roots, vgpus.divided(), undivided),
+                published.cards(),
+                host_discovery.roots,
+                vgpus.divided(),
+                vgpus.cards.undivided(),
                 vgpus.by_guest(),
             )
 
@@ -88,7 +85,7 @@ class HostGPUs:
         neighbours = Neighbours(tracker, host_discovery.roots)
         failed = FailedStarts(failed_starts.path(), host_discovery.roots)
         self._published = published = CardInventory(
-            *(ledger, ways, host_discovery.joined_cards, neighbours), failed
+            ledger, ways, host_discovery.joined_cards, neighbours, failed
         )
         proofs = Proofs(
             host_discovery.proofs, host_discovery.roots, host_discovery.identities, ledger
@@ -96,12 +93,12 @@ class HostGPUs:
         self.vgpus = vgpus = VGPUs(host_discovery, ledger, proofs, failed)
         providers = Providers(host_discovery.providers)
         self.assigned = assigned = Assigned(
-            *(published, vgpus.published, providers, vgpus.keys, placement, nodename)
+            published, vgpus.published, providers, vgpus.keys, placement, nodename
         )
         usage = UsageReader(host, ledger, parts)
         reconciliation = Reconciliation(host_discovery, host, placement)
         self.releases = releases = Releases(
-            *(host_discovery, published, ledger, usage, reporter, watch.mended, vgpus, proofs)
+            host_discovery, published, ledger, usage, reporter, watch.mended, vgpus, proofs
         )
         ways.host_hooks.judge = functools.partial(
             monitor.quarantine_left_mig,
@@ -112,24 +109,23 @@ class HostGPUs:
         self.stops = stops = Stops(host, counting, releases, parts)
         lost_reasons = LostReasons()
         self.publication = Publication(
-            *(assigned, ledger, usage, reporter, releases, reconciliation, repeats, tracker),
-            hypervisor_type,
+            counting, usage, reporter, releases, reconciliation, repeats, hypervisor_type
         )
         self.refusals = Refusals(ways, assigned, vgpus.cards, ledger)
         self.starts = Starts(
-            *(assigned, ways, vgpus, proofs, ledger, usage, reporter, counting, stops),
+            ways,
+            vgpus,
+            usage,
+            reporter,
+            stops,
             self.refusals,
-            *(hypervisor_type, self.publication.free, left),
-            *(Exchange(assigned, tracker, neighbours), lost_reasons),
+            Exchange(assigned, tracker, neighbours),
+            lost_reasons,
         )
         self.moves = Moves(assigned, self.starts, vgpus, ways.sets, host_discovery.roots, nodename)
         xids = Xids(host_discovery.roots)
-        cards = Cards(*(host_discovery, watch, published, vgpus, proofs, releases, reporter, xids))
-        ended_moves = EndedMoves(host, ledger, assigned, releases, usage, parts)
-        self.periods = Periods(
-            *(host, ledger, host_discovery, cards, vgpus, assigned, proofs, usage, releases),
-            *(reporter, ended_moves, stops, lost_reasons, reconciliation, repeats),
-        )
+        cards = Cards(host_discovery, watch, published, vgpus, proofs, releases, reporter, xids)
+        self.periods = Periods(ledger, cards, usage, stops, lost_reasons, reconciliation, repeats)
 
     @property
     def has_gpus(self) -> bool:

@@ -15,22 +15,20 @@ import nova_gpu.privsep
 from nova_gpu.conf import CONF
 from nova_gpu.core import boundary, device, exception
 from nova_gpu.host import service_socket
-from nova_gpu.virt import counters, reaching
+from nova_gpu.virt import counters
 from nova_gpu.virt.cards import Cards
 from nova_gpu.virt.delivery import service
-from nova_gpu.virt.ended_moves import EndedMoves
 from nova_gpu.virt.inventory.assignment import Assigned
-from nova_gpu.virt.inventory.discovery import Discovery
+from nova_gpu.virt.lifecycle import left_domains
 from nova_gpu.virt.lifecycle.lost_reasons import LostReasons
-from nova_gpu.virt.lifecycle.proofs import Proofs
-from nova_gpu.virt.lifecycle.releases import Releases
 from nova_gpu.virt.lifecycle.stops import Stops
-from nova_gpu.virt.lifecycle.vgpus import VGPUs
 from nova_gpu.virt.repeated_warnings import Repeats
 from nova_gpu.virt.reporter import Reporter
-from nova_gpu.virt.usage import stock_records
+from nova_gpu.virt.usage import domains, stock_records
 from nova_gpu.virt.usage.ledger import Ledger
 from nova_gpu.virt.usage.reader import UsageReader
+from nova_gpu.virt.verify import abandoned_moves, repair
+from nova_gpu.virt.verify.abandoned_moves import AbandonedMoves
 from nova_gpu.virt.verify.startup_check import Reconciliation
 
 LOG = logging.getLogger(__name__)
@@ -54,21 +52,20 @@ def contained(what: str) -> Iterator[None]:
 class Periods:
     """The work on a host's GPUs in each period: when nova-compute starts, and periodically then."""
 
-    host: libvirt_host.Host
     ledger: Ledger
-    discovery: Discovery
     cards: Cards
-    vgpus: VGPUs
-    assigned: Assigned
-    proofs: Proofs
     usage_reader: UsageReader
-    releases: Releases
-    reporter: Reporter
-    ended_moves: EndedMoves
     stops: Stops
     lost_reasons: LostReasons
     reconciliation: Reconciliation
     repeats: Repeats
+    _abandoned: AbandonedMoves = dataclasses.field(
+        default_factory=lambda: AbandonedMoves(CONF.host)
+    )
+
+    @property
+    def assigned(self) -> Assigned:
+        return self.stops.counting.assigned
 
     def begin(self) -> None:
         """Read the host and prepare its cards at service start, before guests are resumed.
@@ -86,23 +83,23 @@ class Periods:
             )
         was_ours = False
         with contained("Cannot tell what another driver has left; free GPUs are cleaned again"):
-            named = CONF.host, self.host.get_hostname()
+            named = CONF.host, self.stops.host.get_hostname()
             stock_records.end(*named)
             was_ours = stock_records.was_ours(*named)
         if not was_ours:
-            self.proofs.distrust()
+            self.cards.proofs.distrust()
         self.refresh(starting=True)
         with contained("Failed to import what is needed later; do not upgrade below this service"):
             self._load()
-        if not self.discovery.roots.shows_all_processes():
+        if not self.cards.discovery.roots.shows_all_processes():
             LOG.error(
                 "nova-compute runs in its own PID namespace and cannot see the host's processes. "
                 "VMs get no GPU that the host's driver holds, and no GPU counts as clean after a "
                 "guest. Run its container in the host's PID namespace (pid_mode: host)."
             )
         with contained("Failed to check the device nodes and libraries of containers"):
-            cards = (*self.assigned.whole.cards(), *self.vgpus.containers_cards())
-            self.discovery.ways.host_hooks.began(cards, self.host)
+            cards = (*self.assigned.whole.cards(), *self.cards.vgpus.containers_cards())
+            self.cards.discovery.ways.host_hooks.began(cards, self.stops.host)
 
     def _load(self) -> None:
         """Import now what is imported when it is used, here and in the privileged process.
@@ -117,12 +114,12 @@ class Periods:
     def _other_service(self) -> str | None:
         """Return why another nova-compute gives this host's GPUs to guests already, or may."""
         try:
-            if not self.discovery.find():
+            if not self.cards.discovery.find():
                 return None
         except exception.DiscoveryFailed:
             return None  # no card is offered before the host can be read
         try:
-            other = service_socket.claim(self.discovery.roots)
+            other = service_socket.claim(self.cards.discovery.roots)
         except OSError as error:
             return (
                 "cannot tell whether another nova-compute gives this host's GPUs to guests: "
@@ -153,8 +150,7 @@ class Periods:
         ):
             failure.callback(self.cards.withhold)
             if self._look(starting) and self._has_groups():
-                whole, divided = self.assigned.whole.free(), self.assigned.parts.divided()
-                counters.period(len(whole) + divided.free)
+                counters.period(self.assigned.free())
             failure.pop_all()
 
     def _has_groups(self) -> bool:
@@ -163,34 +159,36 @@ class Periods:
 
     def _look(self, starting: bool) -> bool:
         """Read the sources and act on changes; return whether all of them could be read."""
-        is_read = True
-        self.releases.write_again()
-        self.releases.resume()
+        is_read, releases, vgpus = True, self.cards.releases, self.cards.vgpus
+        ways = self.cards.discovery.ways
+        releases.write_again()
+        releases.resume()
         say = self.cards.look()
         if starting or self._has_groups():
             is_read = self.usage_reader.look_again()
-            self.proofs.withdraw_used()
+            self.cards.proofs.withdraw_used()
             if self.usage_reader.read_records():
-                if starting and self.vgpus.divide():
+                if starting and vgpus.divide():
                     say = self.cards.look()
                 if starting:
-                    knows = bool(self.vgpus) and self._knows_providers()
+                    knows = bool(vgpus) and self._knows_providers()
                     # Again, because the divided cards and the owners of whole cards are known now.
                     say = self.cards.look()
                     if knows:
                         self.usage_reader.look_again()
-                        self.vgpus.make_again()
-                self.reporter.settle_bills(lambda: self.ledger.now, self.releases.products)
-                reaching.settle(self.host, self.ledger, self.usage_reader, self.reporter)
-                self.releases.settle(starting=starting)
+                        vgpus.make_again()
+                reporter = self.cards.reporter
+                reporter.settle_bills(lambda: self.ledger.now, releases.products)
+                settle_reached(self.stops.host, self.ledger, self.usage_reader, reporter)
+                releases.settle(starting=starting)
                 # A card that could not be reset may take the host's driver with it.
                 dirty = device.cards(self.ledger.now.left())
                 stay = self.assigned.whole.reserved() | dirty
-                self.discovery.ways.host_hooks.looked(self.assigned.whole.cards(), stay)
-                self.discovery.ways.sets.part()
+                ways.host_hooks.looked(self.assigned.whole.cards(), stay)
+                ways.sets.part()
                 if not starting:  # at the start Nova has not read its instances yet
-                    self.stops.counting.tracker.forgive_builds(self.host.get_hostname())
-                    self.ended_moves.settle()
+                    self.stops.counting.tracker.forgive_builds(self.stops.host.get_hostname())
+                    self._settle_moves()
                     self.lost_reasons.write()
                     self.stops.settle(self.ledger.now)
                 self.reconciliation.look()
@@ -198,11 +196,34 @@ class Periods:
                 is_read = False
                 if self.ledger.now.records is None:
                     self.cards.withhold_whole()
-        self.discovery.ways.host_hooks.domain_gone()
+        ways.host_hooks.domain_gone()
         if say:
             say()
         self.cards.note_faults()
         return is_read and say is not None
+
+    def _settle_moves(self) -> None:
+        """Release GPUs that a failed or interrupted move left in domains and in Placement.
+
+        Remove the GPUs from definitions of shut-off domains, and correct or delete allocations of
+        GPUs. Raise nothing.
+        """
+        host, client = self.stops.host, self.assigned.placement()
+        left_domains.release(host, self.ledger.now, self.cards.releases, self.stops.parts)
+        now = self.ledger.now
+        if now.records and now.records.migrations:
+            self._abandoned.end(
+                client, host.get_hostname(), lambda uuid: self.ledger.now.had_by(uuid), now.may_hold
+            )
+        if not self.usage_reader.read_allocations(client):
+            return
+        now = self.ledger.now
+        if now.records is None or now.allocations is None:
+            return
+        is_written = abandoned_moves.release_orphans(client, now.allocations, now.instances())
+        is_written |= repair.heal(client, now, self.assigned.classes())
+        if is_written:
+            self.usage_reader.read_allocations(client)
 
     def _knows_providers(self) -> bool:
         try:
@@ -214,3 +235,36 @@ class Periods:
             )
             return False
         return True
+
+
+def settle_reached(
+    host: libvirt_host.Host, ledger: Ledger, usage_reader: UsageReader, reporter: Reporter
+) -> None:
+    """Record in domains which GPUs of others they reach, and stop these guests.
+
+    A container reaches a GPU if its device nodes lead to it, now or earlier since its start: the
+    driver may give the number of a node to another card. The guests are stopped only if
+    ``[gpu]stop_guests_that_reach_others`` is set. Instances with a task in progress, and domains
+    that are not Nova's, keep running.
+    """
+    now = ledger.now
+    if now.reached:
+        try:
+            domains.note_reached(host, now.reached)
+        except exception.DomainsUnreadable as error:
+            LOG.warning(
+                "%s. The GPUs of others that guests reach are not recorded in their domains.",
+                error,
+            )
+    if not CONF.gpu.stop_guests_that_reach_others or now.records is None:
+        return
+    reached = now.reached_of_others()
+    reaching = (reached.keys() & now.instances()) - now.records.busy
+    uuids = {uuid for uuid in reaching if not now.is_between(uuid)}
+    if uuids:
+        try:
+            reporter.report_stopped(domains.stop(host, uuids), reached)
+        except exception.DomainsUnreadable as error:
+            LOG.error("%s. Guests that reach GPUs of others keep running.", error)
+            return
+        usage_reader.look_again()

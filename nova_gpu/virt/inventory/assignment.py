@@ -15,6 +15,7 @@ from nova_gpu.core import device, names
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GroupKey
 from nova_gpu.core.vgpu.vgpu import device_uuid
+from nova_gpu.virt.inventory import stranding
 from nova_gpu.virt.inventory.card_inventory import CardInventory
 from nova_gpu.virt.inventory.provider_tree import Providers
 from nova_gpu.virt.inventory.published import Group, Holding, Key, Published
@@ -56,6 +57,14 @@ class Assigned:
     def __bool__(self) -> bool:
         """Return whether this host has any whole cards or vGPUs, or had some."""
         return any(self.supplies)
+
+    def free(self) -> int:
+        """Return the number of free whole cards, and of divided cards that have a free vGPU."""
+        return len(self.whole.free()) + self.parts.divided().free
+
+    def left(self) -> tuple[float, float]:
+        """Return the number of free vCPUs and the MiB of free memory of this host."""
+        return stranding.left(self.placement(), self.nodename())
 
     def held(
         self, resources: Iterable[objects.Resource] | None

@@ -30,7 +30,6 @@ from nova_gpu.virt.inventory.counting import Counting
 from nova_gpu.virt.inventory.exchange import Exchange, Holdings
 from nova_gpu.virt.lifecycle import refusals
 from nova_gpu.virt.lifecycle.lost_reasons import LostReasons
-from nova_gpu.virt.lifecycle.proofs import Proofs
 from nova_gpu.virt.lifecycle.start import Kind, Start, Step
 from nova_gpu.virt.lifecycle.stops import Stops
 from nova_gpu.virt.lifecycle.vgpus import VGPUs
@@ -50,28 +49,30 @@ class Starts:
     """The starts of guests on one host.
 
     :param ways: the deliveries of the host
-    :param hypervisor_type: return the type that the host reports to Nova, ``LXC`` or ``QEMU``
-    :param free: return how many cards are free, or have room for a vGPU
-    :param left: return the number of free vCPUs and the MiB of free memory
     :param lost_reasons: the reasons why new guests did not start
     """
 
-    assigned: Assigned
     ways: Ways
     vgpus: VGPUs
-    proofs: Proofs
-    ledger: Ledger
     usage_reader: UsageReader
     reporter: Reporter
-    counting: Counting
     stops: Stops
     refusals: refusals.Refusals
-    hypervisor_type: Callable[[], str]
-    free: Callable[[], int]
-    left: Callable[[], tuple[float, float]]
     exchange: Exchange
     lost_reasons: LostReasons
     compute_host: str = dataclasses.field(default_factory=lambda: str(CONF.host))
+
+    @property
+    def counting(self) -> Counting:
+        return self.stops.counting
+
+    @property
+    def assigned(self) -> Assigned:
+        return self.counting.assigned
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.counting.ledger
 
     def prepare(self, instance: objects.Instance) -> None:
         """Begin to bind a new guest's cards to vfio-pci, on a KVM host; do not wait for it.
@@ -206,9 +207,9 @@ class Starts:
         if start.takes(Step.RECHECK):
             self.counting.recheck(start.instance, start.flavor)
         if start.takes(Step.STRAND) and not start.devices:
-            stranding.refuse(start.instance, start.flavor, self.free, self.left)
+            stranding.refuse(start.instance, start.flavor, self.assigned.free, self.assigned.left)
         if start.chooses:
-            self.proofs.refuse_unjudged(start.new)
+            self.vgpus.proofs.refuse_unjudged(start.new)
         self.ways.refuse(start.instance, start.flavor, start.grants, self.vgpus.cards.look.kind)
 
     def _prepare(self, start: Start) -> None:
@@ -216,7 +217,7 @@ class Starts:
             self.ways.whole.prepare(card, start.instance.uuid)
         self.ways.sets.join(start.devices, start.instance.uuid)
         # What is made for a guest is removed after it; a whole card stays clean until it is given.
-        self.proofs.revoke(start.slots)
+        self.vgpus.proofs.revoke(start.slots)
         self.vgpus.make(start.instance.uuid, start.slots, start.flavor.vgpu_params)
 
     @contextlib.contextmanager
@@ -345,7 +346,7 @@ class Starts:
         with _in_novas_words(start):
             start = self._with_devices(start)
             self._refuse_unheld(instance, start.devices)
-            self.proofs.revoke(start.devices)
+            self.vgpus.proofs.revoke(start.devices)
             elements: list[GuestDevice] = []
             for delivery, own in self.ways.deliveries(start.grants, self.vgpus.cards.look.kind):
                 elements += delivery.render(instance, start.flavor, guest, own)
@@ -381,7 +382,7 @@ class Starts:
         request, reasons = start.flavor, []
         if not start.devices and not (request.asks_for_gpus or request.vgpu_words):
             return
-        hypervisor_type = self.hypervisor_type()
+        hypervisor_type = str(self.stops.host.get_driver_type())
         for supply, own in start.held.items():
             if reason := supply.mismatch(request, own, hypervisor_type, is_new=start.is_new):
                 raise exception.RequestMismatch(

@@ -64,7 +64,7 @@ class VGPUs:
         failed: failed_starts.FailedStarts,
     ) -> None:
         """Store the arguments, and read nova-gpu's records of made vGPUs."""
-        self._proofs = known
+        self.proofs = known
         self._discovery = host
         self._roots = host.roots
         self._ledger = ledger
@@ -72,7 +72,7 @@ class VGPUs:
         self.cards = vgpu_cards.VGPUCards(self._roots, host.ways, self._made.recorded_types())
         self.retries = Retries(self._card_of)
         self.published = vgpu_inventory.VGPUInventory(
-            *(self.cards, self._made, ledger, host.ways.sets), host.joined_cards.unseparated_cards
+            self.cards, self._made, ledger, host.ways.sets, host.joined_cards.unseparated_cards
         )
         self._failed = failed
         # Cards of which a step of the preparation has failed
@@ -419,7 +419,7 @@ class VGPUs:
 
         Whole cards are left out.
         """
-        functions = {dev for dev in self.functions() if not self._proofs.covers(dev)}
+        functions = {dev for dev in self.functions() if not self.proofs.covers(dev)}
         ours = functions | device.slots(devices)
         return [dev for dev in devices if dev in ours]
 
@@ -467,7 +467,7 @@ class VGPUs:
         """Write the proof that the MIG instance at *slot* is clean; other parts need none."""
         for card in self.shared_with_containers():
             if card.has(slot) and not card.lacks(slot):
-                self._proofs.prove(slot, card.gpu, cleaning.words(was_reset=False), instance_uuid)
+                self.proofs.prove(slot, card.gpu, cleaning.words(was_reset=False), instance_uuid)
 
     def _is_another(self, slot: Slot) -> bool:
         """Return whether another MIG instance exists now with the number of *slot*.

@@ -106,7 +106,7 @@ class PlainInstancesTest(base.BaseTestCase):
                 self.assertPlainInstancesWork()
 
     def test_while_something_does_not_answer(self) -> None:
-        free = self.compute.gpus.publication.free()
+        free = self.compute.gpus.assigned.free()
         self.assertEqual(len(ALL) - 1, free)
         bug = RuntimeError("what nobody thought of")
         silent = messaging_exceptions.MessagingTimeout("nobody answers")
@@ -125,9 +125,9 @@ class PlainInstancesTest(base.BaseTestCase):
                 self.assertPlainInstancesWork()
                 # A start asks libvirt itself.
                 if not name.endswith((".publish", "domains.look")):
-                    self.assertEqual(0, self.compute.gpus.publication.free())
+                    self.assertEqual(0, self.compute.gpus.assigned.free())
             self.compute.period()
-            self.assertEqual(free, self.compute.gpus.publication.free(), name)
+            self.assertEqual(free, self.compute.gpus.assigned.free(), name)
 
     def test_what_tenants_write_of_their_images(self) -> None:
         """It never makes a host take GPUs back, and fails nothing."""

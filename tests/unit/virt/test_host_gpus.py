@@ -71,11 +71,11 @@ class HostGPUsTest(ComputeTestCase):
             self.gpus.periods.refresh()
         self.assertIn("GPU discovery failed", self.log.output)
         self.assertEqual(seen, counters.read(pathlib.Path(CONF.state_path)))
-        self.assertEqual(0, self.gpus.publication.free())
+        self.assertEqual(0, self.gpus.assigned.free())
         self.compute.publish()
         self.assertEqual((2, 2), self.inventory())
         self.compute.period()
-        self.assertEqual(((2, 0), 3), (self.inventory(), self.gpus.publication.free()))
+        self.assertEqual(((2, 0), 3), (self.inventory(), self.gpus.assigned.free()))
         self.assertGreater(counters.read(pathlib.Path(CONF.state_path)).period_at, seen.period_at)
 
     def test_inventory_that_fails_takes_no_claim(self) -> None:

@@ -11,7 +11,7 @@ from oslotest import base
 
 from nova_gpu.conf import CONF
 from nova_gpu.core.model import PciAddress
-from nova_gpu.virt import reaching, reporter
+from nova_gpu.virt import periodic, reporter
 from nova_gpu.virt.usage.ledger import Ledger
 from nova_gpu.virt.usage.reader import UsageReader
 from nova_gpu.virt.usage.records import Records
@@ -56,7 +56,7 @@ class ReachingTest(base.BaseTestCase):
 
     def settle(self) -> bool:
         """Whether the guest runs on"""
-        reaching.settle(*self.parts)
+        periodic.settle_reached(*self.parts)
         return self.guest.running
 
     def test_it_is_stopped_where_the_operator_wants_it(self) -> None:
