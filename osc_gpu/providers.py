@@ -162,7 +162,11 @@ def _providers(
         own = inventories[item]
         used = usages.get(item, 0)
         group = Group(
-            *(own["total"], own["reserved"], used, traits, set_traits.board(traits)),
+            own["total"],
+            own["reserved"],
+            used,
+            traits,
+            set_traits.board(traits),
             max_unit=own["max_unit"],
         )
         yield Provider(described["uuid"], host, unusable, key, item, group)

@@ -108,7 +108,7 @@ def read(host: discovery.Discovery, watch: monitor.Watch | None = None) -> list[
     reasons |= host_check.unavailable(host, left)
     dirty = _dirty(host, [gpu for gpu in gpus if gpu.address not in parts])
     return [
-        Card(*(gpu, reasons.get(gpu.address, ()), parts.get(gpu.address)), dirty.get(gpu.address))
+        Card(gpu, reasons.get(gpu.address, ()), parts.get(gpu.address), dirty.get(gpu.address))
         for gpu in gpus
     ]
 

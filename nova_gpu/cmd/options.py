@@ -39,7 +39,10 @@ def read(arguments: Sequence[str], prog: str) -> None:
     version = f"{prog} {importlib.metadata.version('nova-gpu')}"
     try:
         CONF(
-            *(list(arguments), "nova", prog, version),
+            list(arguments),
+            "nova",
+            prog,
+            version,
             default_config_files=default_files(prog),
         )
     except IsADirectoryError as error:

@@ -68,7 +68,8 @@ def add_format(parser: Any) -> None:
     """
     how = parser.add_mutually_exclusive_group()
     how.add_argument(
-        *("-f", "--format"),
+        "-f",
+        "--format",
         choices=[str(form) for form in Format],
         default=Format.TABLE,
         help="print a table or text for people (the default), or JSON for programs",

@@ -30,7 +30,8 @@ def read_options(line: list[str]) -> None:
     """
     CONF.clear()
     nova_config.parse_args(
-        *(line, default_files("nova-gpu")),
+        line,
+        default_files("nova-gpu"),
         configure_db=False,
         init_rpc=False,
         prog="nova-gpu",

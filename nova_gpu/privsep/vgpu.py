@@ -138,7 +138,7 @@ def finish_preparation(address: str) -> str:
         return ""
     try:
         status, output = clean_command.run(
-            *(command, card, model.DeliveryMode.VGPU, CONF.gpu.bind_timeout), option=option
+            command, card, model.DeliveryMode.VGPU, CONF.gpu.bind_timeout, option=option
         )
         reason = f"ended with {status}: {output.strip()[-200:]}" if status else None
     except child.Failed as error:

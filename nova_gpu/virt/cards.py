@@ -65,8 +65,10 @@ class Cards:
         may_go = [gpu for gpu in whole if gpu.address not in given_whole]
         linked = self.discovery.joined_cards.beside_parts(may_go, divided.keys())
         of_cards = availability.merge(
-            *(self.discovery.quarantined(gpus), self.releases.unavailable()),
-            *(self.watch.look(gpus), self.vgpus.unprepared),
+            self.discovery.quarantined(gpus),
+            self.releases.unavailable(),
+            self.watch.look(gpus),
+            self.vgpus.unprepared,
         )
         self.vgpus.cards.judge(of_cards)
         unavailable = availability.merge(

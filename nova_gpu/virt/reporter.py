@@ -216,7 +216,9 @@ class Reporter:
                 "have changed while it runs, or a card was divided again. No new guest gets that "
                 "GPU until this one has ended. Stop the instance, then start it; where two reach "
                 "each other's cards, stop both before you start either.",
-                *(uuid, item, whose),
+                uuid,
+                item,
+                whose,
             )
             names = products(frozenset({item}))
             for owner in (uuid, *sorted(others)):
@@ -248,13 +250,17 @@ class Reporter:
                 LOG.error(
                     "Stopped the guest %s, which reached GPUs that are not its own: %s. openstack "
                     "server start %s gives it its own GPUs again.",
-                    *(uuid, cards, uuid),
+                    uuid,
+                    cards,
+                    uuid,
                 )
             else:
                 LOG.error(
                     "Failed to stop the guest %s, which reaches GPUs that are not its own, %s: %s. "
                     "Will retry in the next period.",
-                    *(uuid, cards, why),
+                    uuid,
+                    cards,
+                    why,
                 )
 
     def _emit(

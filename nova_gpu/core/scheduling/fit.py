@@ -76,7 +76,7 @@ def most_free(request: VGPURequest, divided: Divided) -> int:
     fitting = (
         count
         for (*_, count), takes, entry in zip(
-            *(divided.vgpus, taking(request, divided), sets), strict=True
+            divided.vgpus, taking(request, divided), sets, strict=True
         )
         if takes and (not entry or all(dict(entry).get(part.count) for part in request.groups))
     )

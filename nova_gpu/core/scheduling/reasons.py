@@ -87,7 +87,7 @@ def missing(
         for supply in of_request:
             if reason := _lack(request, supply, known, bound=bound, where=where):
                 return Reason(
-                    *(f"{reason.log_text}{where}", f"{reason.user_text}{where}", reason.is_final)
+                    f"{reason.log_text}{where}", f"{reason.user_text}{where}", reason.is_final
                 )
     return None
 

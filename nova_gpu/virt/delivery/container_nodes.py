@@ -232,7 +232,8 @@ class ContainerHostHooks(HostHooks):
             LOG.warning(
                 "NVIDIA's driver sets its device nodes to mode %04o whenever a program initialises "
                 "it, and running guests cannot open them until the next period. %s",
-                *(mode, _SET_MODE),
+                mode,
+                _SET_MODE,
             )
         self.rights = rights = NodeRights(host, self._roots)
         rights.begin()
@@ -384,7 +385,8 @@ class NodeRights:
                 level,
                 "Device node %s of running guests was closed to them by another program, and is "
                 "open again. %s",
-                *(node, _SET_MODE if node.startswith("/dev/nvidia") else ""),
+                node,
+                _SET_MODE if node.startswith("/dev/nvidia") else "",
             )
 
     def _is_closed(self, node: str) -> bool:

@@ -472,7 +472,11 @@ def define_again(
     if find := getattr(nova, "_get_existing_guest_config", None):  # from Nova 34 on
         others["old_guest"] = find(instance)  # else the firmware that libvirt chose is lost
     xml = nova._get_guest_xml(
-        *(context, instance, arguments["network_info"], disks, image),
+        context,
+        instance,
+        arguments["network_info"],
+        disks,
+        image,
         block_device_info=block_devices,
         **others,
     )

@@ -143,7 +143,8 @@ class FailedStarts:
             LOG.warning(
                 "New instances do not get virtual functions %s: before nova-compute was started, "
                 "%d guests in a row failed to start with each.",
-                *(", ".join(sorted(map(str, unavailable))), MOST),
+                ", ".join(sorted(map(str, unavailable))),
+                MOST,
             )
 
     def failed(
@@ -190,7 +191,10 @@ class FailedStarts:
                         "New instances do not get %s of this host: guests failed to start with "
                         "different ones within %d minutes, the last one with: %s. One start is "
                         "tried in each %d minutes, until one succeeds.",
-                        *(_NOUNS[kind], TOGETHER_S / 60, text, TOGETHER_S / 60),
+                        _NOUNS[kind],
+                        TOGETHER_S / 60,
+                        text,
+                        TOGETHER_S / 60,
                     )
             elif isinstance(device, str):
                 return
@@ -200,7 +204,10 @@ class FailedStarts:
                 LOG.error(
                     "%d starts in a row failed with %s, the last one with: %s. New instances do "
                     "not get it for %d minutes.",
-                    *(MOST, device, text, TOGETHER_S / 60),
+                    MOST,
+                    device,
+                    text,
+                    TOGETHER_S / 60,
                 )
 
     def _count(self, function: PciAddress, error: str) -> None:

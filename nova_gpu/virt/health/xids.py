@@ -115,7 +115,10 @@ class Xids:
                     "New instances do not get MIG instance %s of GPU %s: its driver reported Xid "
                     "%d (%s). When no instance has it any more, destroy it and create it again a "
                     "period later (nvidia-smi mig -dci, -dgi, -cgi), or boot the host.",
-                    *(named, card.address, xid.code, xid.text),
+                    named,
+                    card.address,
+                    xid.code,
+                    xid.text,
                 )
                 faulty.add((card.address, named))
             elif xid.code in CONF.gpu.fatal_xids:

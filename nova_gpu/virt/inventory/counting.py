@@ -182,7 +182,10 @@ class Counting:
         if not has_node_part or +lacking:
             with self._undone(instance, {uuid: before.get(uuid, {}) for uuid in classes}):
                 written = placement_client.write_allocations(
-                    *(client, instance, classes, amounts),
+                    client,
+                    instance,
+                    classes,
+                    amounts,
                     has_them=False,
                     reserves=self.ledger.now.reserves,
                 )
@@ -200,7 +203,10 @@ class Counting:
             try:
                 with boundary.crossed():
                     placement_client.write_allocations(
-                        *(self.assigned.placement(), instance, self.assigned.classes(), before),
+                        self.assigned.placement(),
+                        instance,
+                        self.assigned.classes(),
+                        before,
                         has_them=True,
                     )
             except boundary.Failure as error:

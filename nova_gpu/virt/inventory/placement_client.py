@@ -78,7 +78,11 @@ def write_allocations(
         consumer = read_consumer(client, instance.uuid)
         try:
             return write_consumer(
-                *(client, instance, consumer, providers, amounts),
+                client,
+                instance,
+                consumer,
+                providers,
+                amounts,
                 has_them=has_them,
                 reserves=reserves,
             )

@@ -94,7 +94,8 @@ def release(
             LOG.warning(
                 "Removed GPUs %s from the shut-off domain that a failed move left here: the "
                 "instance is on %s. If the domain is not needed, remove it with virsh.",
-                *(", ".join(sorted(map(str, devices))), instance.host),
+                ", ".join(sorted(map(str, devices))),
+                instance.host,
                 instance=instance,
             )
 

@@ -244,7 +244,8 @@ def note_reached(host: libvirt_host.Host, reached: Mapping[str, frozenset[Device
                 LOG.warning(
                     "Failed to record in its domain which GPUs of others the guest %s reaches, "
                     "will retry in the next period: %s",
-                    *(guest.uuid, error),
+                    guest.uuid,
+                    error,
                 )
 
 

@@ -403,7 +403,9 @@ class Ledger:
                     "A claim does not get GPU %s: %d s ago another claim got it, which Nova's "
                     "resource tracker no longer has and whose guest is not being started. It can "
                     "be claimed in %d s at the latest ([gpu]claim_grace_period).",
-                    *(dev, now - claim.since, claim.until - now + 1),
+                    dev,
+                    now - claim.since,
+                    claim.until - now + 1,
                 )
 
     # Starts

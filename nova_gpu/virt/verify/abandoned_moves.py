@@ -109,7 +109,8 @@ class AbandonedMoves:
                 LOG.warning(
                     "Cannot find out whether its move %s is abandoned, or end it, will retry in "
                     "the next period: %s",
-                    *(migration.uuid, error),
+                    migration.uuid,
+                    error,
                     instance_uuid=migration.instance_uuid,
                 )
 
@@ -247,7 +248,8 @@ def release_orphans(
             LOG.warning(
                 "Cannot find out whether migration %s has ended, or release its GPUs, will "
                 "retry in the next period: %s",
-                *(consumer, error),
+                consumer,
+                error,
             )
     return is_deleted
 

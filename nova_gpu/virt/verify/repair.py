@@ -110,14 +110,17 @@ def heal(reportclient: Any, now: Snapshot, classes: Classes) -> bool:
             LOG.warning(
                 "Placement allocates %d GPUs to the instance, which has %d; failed to correct "
                 "that, will retry in the next period: %s",
-                *(sum(has.values()), number.total(), error),
+                sum(has.values()),
+                number.total(),
+                error,
                 instance_uuid=uuid,
             )
             continue
         LOG.log(
             logging.INFO if by_model else logging.WARNING,
             "Corrected the instance's allocation in Placement: it now has %d GPUs; %s",
-            *(number.total(), written.value),
+            number.total(),
+            written.value,
             instance_uuid=uuid,
         )
     return is_written
@@ -137,7 +140,11 @@ def heal_doubtful(placement: Callable[[], Any], ledger: Ledger, classes: Classes
                 instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=["resources"])
                 if instance.task_state is None:
                     _restore(
-                        *(context, uuid, _counted(instance), classes, placement()),
+                        context,
+                        uuid,
+                        _counted(instance),
+                        classes,
+                        placement(),
                         ledger.now.reserves,
                     )
                     ledger.wrote_allocation(uuid)
@@ -185,7 +192,11 @@ def _restore(
     number = collections.Counter(provider for provider, _ in counted)
     amounts = {it: dict.fromkeys(classes[it], number[it]) for it in number if it in classes}
     written = placement_client.write_consumer(
-        *(reportclient, instance, consumer, classes, amounts),
+        reportclient,
+        instance,
+        consumer,
+        classes,
+        amounts,
         has_them=True,
         reserves=reserves,
     )

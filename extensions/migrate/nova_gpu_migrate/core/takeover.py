@@ -149,7 +149,14 @@ def judge_shelved(instance: Instance, aliases: Collection[Alias]) -> Holding | N
     before = {name: specs[name] for name in (*properties, *removed) if name in specs}
     requests = {alias: instance.requests[alias] for alias in instance.requests if alias in known}
     return Holding(
-        *(instance, (Way.ALIAS,), (), {}, frozenset(), frozenset(known), properties, removed),
+        instance,
+        (Way.ALIAS,),
+        (),
+        {},
+        frozenset(),
+        frozenset(known),
+        properties,
+        removed,
         obstacles,
         former=Former(instance.flavor, properties, before, requests, {}),
     )

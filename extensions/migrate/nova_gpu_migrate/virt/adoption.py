@@ -156,7 +156,9 @@ class Takeover:
         settled(self._context, holding.instance.uuid, self._node.host)
         records.request_spec(self._context, holding.instance.uuid)
         recount(
-            *(self._context, self._client, self._node),
+            self._context,
+            self._client,
+            self._node,
             lambda tree: self._read(holding.instance.uuid, tree),
             lambda tree, allocations: self._recounted(holding, tree, allocations),
         )
@@ -272,7 +274,7 @@ class Takeover:
         """Remove Nova's rows of the instance's PCI functions, as its own tracker does."""
         own = set(map(str, holding.functions))
         stock_records.remove(
-            *(self._context, self._node, holding.instance.uuid), lambda row: row.address in own
+            self._context, self._node, holding.instance.uuid, lambda row: row.address in own
         )
 
 
