@@ -77,7 +77,6 @@ def merge(*maps: Mapping[Device, Reasons]) -> dict[Device, Reasons]:
 
 
 def for_all(reasons: Reasons) -> Unavailable | None:
-    """Return the first reason of scope ``ALL``, or ``None``."""
     return next((reason for reason in reasons if reason.scope is Scope.ALL), None)
 
 
@@ -94,11 +93,9 @@ def worst(reasons: Reasons) -> Unavailable | None:
 
 
 def text(reasons: Reasons) -> str | None:
-    """Return the text of the :func:`worst` reason, ``None`` without reasons."""
     reason = worst(reasons)
     return None if reason is None else str(reason)
 
 
 def to_new(reasons: Reasons) -> Reasons:
-    """Return *reasons*, each with the scope ``NEW`` instead of its own."""
     return tuple(dataclasses.replace(reason, scope=Scope.NEW) for reason in reasons)

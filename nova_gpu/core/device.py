@@ -33,7 +33,6 @@ def resource_class(device: Device) -> str:
 
 
 def resource_class_of(key: GroupKey) -> str:
-    """Return the resource class of a group's provider."""
     return resource_class_in(in_parts=key.is_in_parts)
 
 
@@ -43,17 +42,14 @@ def resource_class_in(*, in_parts: bool) -> str:
 
 
 def cards(devices: Iterable[Device]) -> frozenset[PciAddress]:
-    """Return the whole cards among *devices*."""
     return frozenset(device for device in devices if isinstance(device, PciAddress))
 
 
 def slots(devices: Iterable[Device]) -> frozenset[Slot]:
-    """Return the slots of vGPUs among *devices*."""
     return frozenset(device for device in devices if isinstance(device, Slot))
 
 
 def vgpu_type(device: Device) -> str | None:
-    """Return the id of the vGPU type of *device*, ``None`` for a whole card."""
     return device.type_id if isinstance(device, Slot) else None
 
 

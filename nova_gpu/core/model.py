@@ -186,12 +186,10 @@ class GroupKey(NamedTuple):
 
     @classmethod
     def of_parts(cls, vendor_id: str, product_id: str, vgpu_type: str) -> GroupKey:
-        """Return the key of a group of vGPUs."""
         return cls(vendor_id, product_id, DeliveryMode.VGPU, vgpu_type)
 
     @property
     def is_in_parts(self) -> bool:
-        """Whether the group consists of vGPUs."""
         return self.mode is DeliveryMode.VGPU
 
     @property

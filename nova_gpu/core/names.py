@@ -181,7 +181,6 @@ def is_gpu_class(resource_class: str) -> bool:
 
 
 def gpus_in(resources: Mapping[str, int]) -> int:
-    """Return the number of GPUs and vGPUs in the *resources* of one provider's allocation."""
     return sum(resources.get(name, 0) for name in RESOURCE_CLASSES)
 
 

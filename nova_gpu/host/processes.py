@@ -52,7 +52,6 @@ _PATIENCE_S = 2.0
 
 
 def pids(proc: str) -> list[int]:
-    """Return the processes that *proc* lists."""
     return [int(name) for name in os.listdir(proc) if name.isdecimal()]
 
 

@@ -22,7 +22,6 @@ _IS_ENFORCED = getattr(limit_utils, "should_enforce", lambda over: True)
 
 
 def is_unified() -> bool:
-    """Return whether the configuration of this service has unified limits."""
     return bool(limit_utils.use_unified_limits())
 
 

@@ -103,7 +103,6 @@ def claimed(cards: int, vgpus: int) -> None:
 
 
 def failed(error: Exception) -> None:
-    """Count a failed start of a guest that has GPUs or was about to get some."""
     reason = type(error).__name__
     _change(lambda now: dataclasses.replace(now, failures=_more(now.failures, reason, 1)))
 

@@ -129,7 +129,6 @@ class HostGPUs:
 
     @property
     def has_gpus(self) -> bool:
-        """Whether this host publishes any cards or vGPUs."""
         return bool(self.assigned)
 
     @property

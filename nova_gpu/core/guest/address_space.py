@@ -204,7 +204,6 @@ def span(cards: Iterable[Bars]) -> int:
 
 
 def up(size: int, alignment: int) -> int:
-    """Return *size* rounded up to a multiple of *alignment*."""
     return -(-size // alignment) * alignment
 
 

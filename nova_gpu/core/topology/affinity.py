@@ -82,11 +82,9 @@ class Affinity:
                 return FORBIDDEN
 
     def holds(self, nodes: Iterable[int | None]) -> bool:
-        """Return whether GPUs on these *nodes* may be the guest's."""
         return all(self.distance(node) < FORBIDDEN for node in nodes)
 
     def room(self, counts: Counts) -> int:
-        """Return how many of the GPUs in *counts* may be the guest's."""
         return sum(count for node, count in counts.items() if self.distance(node) < FORBIDDEN)
 
     def shortage(self, wanted: int, free: Counts) -> str:

@@ -33,11 +33,9 @@ class SharedCard:
 
     @property
     def reasons(self) -> Reasons:
-        """The reasons why the card itself cannot be given."""
         return self.unavailable.get(self.gpu.address, ())
 
     def has(self, device: Device) -> bool:
-        """Return whether *device* is one of the card's functions, or a slot of one."""
         return devices.function(device) in self.card.parents
 
     def lacks(self, slot: Slot) -> bool:

@@ -50,7 +50,6 @@ class Selection:
         return is_gpu and product.vendor_id in self.vendors
 
     def names(self, address: model.PciAddress, product: model.Product) -> bool:
-        """Return whether ``addresses`` or ``product_ids`` name the card."""
         return address in self.addresses or product.key in self.product_ids
 
 

@@ -44,7 +44,6 @@ _WRITER = child.source(pathlib.Path(__file__).with_name("write_attribute.py"))
 
 
 def device(address: model.PciAddress | str, roots: Roots) -> str:
-    """Return the sysfs folder of a PCI function."""
     return f"{roots.sysfs}/bus/pci/devices/{address}"
 
 

@@ -182,7 +182,6 @@ def names(folder: pathlib.Path) -> list[str]:
 
 
 def of_card(folder: pathlib.Path, card: PciAddress) -> pathlib.Path:
-    """Return the path of the JSON file about *card* in *folder*, which has one for each card."""
     return folder / f"{card}{_SUFFIX}"
 
 

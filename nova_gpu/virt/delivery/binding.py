@@ -199,7 +199,6 @@ class Bindings(HostHooks):
 
 
 def _recorded() -> frozenset[PciAddress]:
-    """Return the cards that nova-gpu bound to vfio-pci: those with a record of their drivers."""
     return binding.recorded(nova_gpu.privsep.vfio.records())
 
 

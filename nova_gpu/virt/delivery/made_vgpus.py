@@ -66,7 +66,6 @@ class MadeVGPUs:
         return added
 
     def instances(self) -> Mapping[Slot, str]:
-        """Return the UUID of the instance that each vGPU was made for, by the vGPU's slot."""
         return self._instances
 
     def by_instance(self) -> dict[str, frozenset[Slot]]:

@@ -46,7 +46,6 @@ class Peers:
         self._passing: dict[str, bool] = {}
 
     def look_again(self) -> None:
-        """Discard the cached facts of the host's PCI roots, so that the next call reads them."""
         self._passing = {}
 
     def obstacle(self, cards: Collection[GPU]) -> str | None:

@@ -159,7 +159,6 @@ class Ways:
     # State of the host
 
     def look_again(self) -> None:
-        """Discard the cached facts of the host's PCI roots, so that the next call reads them."""
         self._peers.look_again()
 
     def reach_each_other(self, cards: Collection[GPU]) -> bool:

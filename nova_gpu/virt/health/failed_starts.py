@@ -384,7 +384,6 @@ def of_cards(
 
 
 def path() -> pathlib.Path:
-    """Return the path of the file of this host's failed starts."""
     return pathlib.Path(CONF.state_path, "gpu-failed-starts")
 
 

@@ -282,7 +282,6 @@ class CardInventory(Published[GPUGroup, PciAddress]):
         self._neighbours.sort_pools(card for card in self.cards() if card.address in free)
 
     def owners(self) -> dict[Device, Owner]:
-        """Return the instance that has each device, a whole card or a vGPU."""
         return self._ledger.now.owners({uuid: key for key, uuid in self.provider_uuids.items()})
 
     def _lost(self, group: GPUGroup) -> set[PciAddress]:

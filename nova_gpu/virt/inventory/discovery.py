@@ -215,7 +215,6 @@ class Discovery:
         )
 
     def quarantined(self, gpus: Iterable[GPU]) -> dict[PciAddress, Reasons]:
-        """Return the reasons of :func:`nova_gpu.host.state.quarantine.unavailable`."""
         return quarantine.unavailable(self.quarantine, gpus, self.roots, self.identities)
 
     def identities(self, gpus: Iterable[GPU]) -> Mapping[PciAddress, identity.Identity]:
@@ -408,5 +407,4 @@ def _report(address: PciAddress, reason: str) -> None:
 
 @functools.cache
 def _warn(address: PciAddress, text: str) -> None:
-    """Log *text* about a card that is offered, once."""
     LOG.warning("GPU %s: %s", address, text)

@@ -43,11 +43,9 @@ class Neighbours:
         self._there: tuple[Neighbour, ...] | None = None
 
     def look_again(self) -> None:
-        """Discard the cached kinds and places of network functions and disks."""
         self._read, self._there = {}, None
 
     def had_by(self, instance: objects.Instance) -> tuple[Neighbour, ...]:
-        """Return the network functions and disks that the instance has on this host."""
         return self._at(device.address for device in instance.get_pci_devices())
 
     def near(self, gpus: Collection[GPU]) -> frozenset[Near]:

@@ -68,7 +68,6 @@ class Tracker:
             tracker.compute_nodes[nodename].stats = stats
 
     def node(self, nodename: str) -> objects.ComputeNode:
-        """Return Nova's record of this host, with its usage."""
         return self._find().compute_nodes[nodename]
 
     def change(self, make: Callable[[Any], None]) -> None:

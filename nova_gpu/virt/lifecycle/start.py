@@ -108,7 +108,6 @@ class Start:
 
     @property
     def is_new(self) -> bool:
-        """Whether the instance gets the devices now."""
         return self.claimed or self.takes(Step.NEW)
 
     @property

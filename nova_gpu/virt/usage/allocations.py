@@ -37,11 +37,9 @@ class Allocations:
     lacking: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
 
     def gpus(self, provider_uuid: str, consumers: Collection[str]) -> int:
-        """Return the number of GPUs and vGPUs that *consumers* have from one provider together."""
         return sum(self.amount(provider_uuid, name, consumers) for name in names.RESOURCE_CLASSES)
 
     def amount(self, provider_uuid: str, resource_class: str, consumers: Collection[str]) -> int:
-        """Return what *consumers* have of one class from one provider together."""
         by_consumer = self.by_provider.get(provider_uuid, {})
         return sum(by_consumer.get(uuid, {}).get(resource_class, 0) for uuid in consumers)
 

@@ -63,7 +63,6 @@ class Records:
         return self.migrations.get(instance_uuid, frozenset()) | {instance_uuid}
 
     def devices(self, instance_uuid: str) -> frozenset[Device]:
-        """Return the cards and vGPUs that the database counts for the instance."""
         return frozenset(device.parse(text) for _, text in self.counted.get(instance_uuid, ()))
 
     def without(self, identifier: str) -> Records:

@@ -317,7 +317,6 @@ def _vgpus(state: HostState) -> Iterator[Difference]:
 
 
 def _is_here(item: Device, state: HostState) -> bool:
-    """Return whether the host has the card, or the PCI function of the vGPU."""
     at = {slot.parent for slot in device.slots([item])}
     return item in (state.cards or ()) or bool(at & state.functions)
 

@@ -90,7 +90,6 @@ class Questions:
 
     @property
     def unread(self) -> tuple[str, ...]:
-        """Sentences about the questions that were not answered."""
         return tuple(self._failures)
 
 
