@@ -13,12 +13,10 @@ import types
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import nova_gpu.privsep.acs
     import nova_gpu.privsep.cleaning
-    import nova_gpu.privsep.identity
-    import nova_gpu.privsep.kernel_log
     import nova_gpu.privsep.loading
     import nova_gpu.privsep.nodes
+    import nova_gpu.privsep.readings
     import nova_gpu.privsep.vfio
     import nova_gpu.privsep.vgpu  # noqa: F401
 

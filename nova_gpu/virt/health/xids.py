@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Set
 
 from oslo_log import log as logging
 
-import nova_gpu.privsep.kernel_log
+import nova_gpu.privsep.readings
 from nova_gpu.conf import CONF
 from nova_gpu.core import boundary, exception, health_verdict
 from nova_gpu.core.availability import Reasons, Source, Unavailable
@@ -100,7 +100,7 @@ class Xids:
         boot_id = self._roots.boot_id()
         position = kernel_log.load(self._path)
         known = position.sequence if position and position.boot_id == boot_id else 0
-        last, lines = nova_gpu.privsep.kernel_log.xids(known)
+        last, lines = nova_gpu.privsep.readings.xids(known)
         cards = {gpu.address: gpu for gpu in gpus}
         faulty: set[Named] = set()
         failures = []

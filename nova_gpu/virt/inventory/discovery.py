@@ -225,7 +225,7 @@ class Discovery:
         own = {card.address: identity.read(card, self.roots) for card in gpus}
         try:
             with boundary.crossed():
-                more = nova_gpu.privsep.identity.read([str(address) for address in own])
+                more = nova_gpu.privsep.readings.serial_numbers([str(address) for address in own])
         except boundary.Failure as error:
             LOG.warning(
                 "Cannot read the serial numbers of GPUs, will identify cards without them: %s",

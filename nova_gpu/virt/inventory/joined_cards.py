@@ -126,7 +126,7 @@ class JoinedCards:
         if unread and self._serves:
             try:
                 with boundary.crossed():
-                    faults |= nova_gpu.privsep.acs.read(sorted(unread))
+                    faults |= nova_gpu.privsep.readings.port_faults(sorted(unread))
             except boundary.Failure as error:
                 LOG.warning("Cannot read the ACS of PCI Express ports: %s", error)
         elif unread:

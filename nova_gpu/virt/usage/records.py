@@ -127,7 +127,7 @@ def read(
     for uuid, instance in by_uuid.items():
         with alone(uuid):
             projects[uuid] = instance.project_id
-            counted[uuid] = frozenset(_gpus(instance.resources))
+            counted[uuid] = frozenset(identifiers(instance.resources))
             if _is_busy(instance):
                 busy.add(uuid)
             elif instance.vm_state == vm_states.STOPPED:
@@ -157,7 +157,7 @@ def read(
                 sides += [(migration.dest_compute, "new_resources")]
                 for compute, attribute in sides:
                     if compute == host and attribute in moving.migration_context:
-                        gpus = frozenset(_gpus(getattr(moving.migration_context, attribute)))
+                        gpus = frozenset(identifiers(getattr(moving.migration_context, attribute)))
                         counted[uuid] = counted.get(uuid, frozenset()) | gpus
                         projects[uuid] = moving.project_id
     returning: set[str] = set()
@@ -219,13 +219,13 @@ def is_left_by_move(instance: objects.Instance, ours: Collection[str]) -> bool:
     """
     if instance.new_flavor is None or instance.task_state in task_states.resizing_states:
         return False
-    moving, own = instance.migration_context, set(_gpus(instance.resources))
+    moving, own = instance.migration_context, set(identifiers(instance.resources))
     flavor_request = request_of(instance)
     if moving is None or not (own or flavor_request.asks_for_gpus or flavor_request.vgpu_words):
         return False
-    if own == set(_gpus(moving.new_resources)):
+    if own == set(identifiers(moving.new_resources)):
         return bool(instance.flavor.id != instance.new_flavor.id)
-    is_of_source = own == set(_gpus(moving.old_resources))
+    is_of_source = own == set(identifiers(moving.old_resources))
     # On one host the end of a revert was lost: the instance has its old GPUs, and the new flavor.
     old_flavor = instance.old_flavor if instance.obj_attr_is_set("old_flavor") else None
     has_new_flavor = instance.flavor.id == instance.new_flavor.id
@@ -240,9 +240,9 @@ def is_claim_left(instance: objects.Instance) -> bool:
     They are in its migration context. An instance in ERROR may need them: a hard reboot recovers it
     with the claimed GPUs, unless it has the GPUs of before the move.
     """
-    moving, own = instance.migration_context, set(_gpus(instance.resources))
+    moving, own = instance.migration_context, set(identifiers(instance.resources))
     before, claimed = (
-        set(_gpus(resources)) for resources in (moving.old_resources, moving.new_resources)
+        set(identifiers(resources)) for resources in (moving.old_resources, moving.new_resources)
     )
     return own != claimed and (own == before or instance.vm_state != vm_states.ERROR)
 
@@ -283,7 +283,7 @@ def _instance(context: nova_context.RequestContext, uuid: str) -> objects.Instan
         return None
 
 
-def _gpus(resources: Iterable[objects.Resource] | None) -> Iterator[tuple[str, str]]:
+def identifiers(resources: Iterable[objects.Resource] | None) -> Iterator[tuple[str, str]]:
     """Yield provider uuid and identifier of each card and vGPU among *resources*."""
     for resource in resources or ():
         if resource.resource_class in names.RESOURCE_CLASSES:

@@ -20,9 +20,10 @@ from nova import context as nova_context
 from nova import objects
 from oslo_log import log as logging
 
-from nova_gpu.core import boundary, exception, names
+from nova_gpu.core import boundary, exception
 from nova_gpu.virt.inventory import placement_client
 from nova_gpu.virt.inventory.placement_client import Written
+from nova_gpu.virt.usage import records
 from nova_gpu.virt.usage.ledger import Ledger, Snapshot
 from nova_gpu.virt.verify.sources import Difference, Holder, HostState, Kind
 
@@ -142,7 +143,7 @@ def heal_doubtful(placement: Callable[[], Any], ledger: Ledger, classes: Classes
                     _restore(
                         context,
                         uuid,
-                        _counted(instance),
+                        set(records.identifiers(instance.resources)),
                         classes,
                         placement(),
                         ledger.now.reserves,
@@ -155,15 +156,6 @@ def heal_doubtful(placement: Callable[[], Any], ledger: Ledger, classes: Classes
                 error,
                 instance_uuid=uuid,
             )
-
-
-def _counted(instance: objects.Instance) -> set[tuple[str, str]]:
-    """Return the GPUs that the database counts for the instance itself."""
-    return {
-        (resource.provider_uuid, resource.identifier)
-        for resource in instance.resources or ()
-        if resource.resource_class in names.RESOURCE_CLASSES
-    }
 
 
 def _restore(
@@ -183,7 +175,7 @@ def _restore(
     # that the write fails.
     consumer = placement_client.read_consumer(reportclient, uuid)
     instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=["flavor", "resources"])
-    if instance.task_state or _counted(instance) != set(counted):
+    if instance.task_state or set(records.identifiers(instance.resources)) != set(counted):
         raise exception.NotRepaired(
             uuid,
             "the instance has changed since it was compared, or has a task; nova-gpu verify "

@@ -75,13 +75,13 @@ class UnprivilegedTest(DaemonTestCase):
             os.close(os.open("/dev/kmsg", os.O_RDONLY))
         except OSError as error:
             self.skipTest(f"this machine's kernel log cannot be read: {error}")
-        last, lines = self.call("kernel_log.xids", 0, dev="/dev")
+        last, lines = self.call("readings.xids", 0, dev="/dev")
         self.assertGreater(last, 0)
         self.assertIsInstance(lines, list)
-        self.assertEqual([last, []], self.call("kernel_log.xids", last))
+        self.assertEqual([last, []], self.call("readings.xids", last))
 
     def test_no_kernel_log(self) -> None:
-        name, args, text = self.call("kernel_log.xids", 0)
+        name, args, text = self.call("readings.xids", 0)
         self.assertEqual(
             ("KernelLogUnreadable", str(self.host.roots.dev / "kmsg")), (name, args[0])
         )
@@ -91,16 +91,18 @@ class UnprivilegedTest(DaemonTestCase):
         """The kernel shows nobody but root more than the first 64 bytes."""
         pci.write_serial_number(self.host.path(CARD), 1)
         (self.host.path(CARD) / "config").chmod(0o600)
-        said = self.call("identity.read", [CARD, AUDIO])
+        said = self.call("readings.serial_numbers", [CARD, AUDIO])
         self.assertEqual({CARD: {"pcie": "00-00-00-00-00-00-00-01"}}, said)
-        self.assertEqual("InvalidPciAddress", self.call("identity.read", ["../81:00.0"])[0])
+        self.assertEqual(
+            "InvalidPciAddress", self.call("readings.serial_numbers", ["../81:00.0"])[0]
+        )
 
     def test_acs_of_ports(self) -> None:
         self.host.add_bridge("0000:00:01.0")
         (self.host.path("0000:00:01.0") / "config").chmod(0o600)
-        said = self.call("acs.read", ["0000:00:01.0", "0000:00:02.0"])
+        said = self.call("readings.port_faults", ["0000:00:01.0", "0000:00:02.0"])
         self.assertEqual({"0000:00:01.0": None}, said)
-        self.assertEqual("InvalidPciAddress", self.call("acs.read", ["../81:00.0"])[0])
+        self.assertEqual("InvalidPciAddress", self.call("readings.port_faults", ["../81:00.0"])[0])
 
     def test_nodes(self) -> None:
         """The daemon's few capabilities are enough to note what a node's mode was."""

@@ -225,7 +225,7 @@ class UnseparatedTest(_ThreeCardsTestCase):
             (self.host.path(port) / "config").chmod(0)
         with mock.patch("nova_gpu.host.pci.config_space.read", side_effect=PermissionError):
             asked = {port: None for port in PORTS}
-            with mock.patch("nova_gpu.privsep.acs.read", return_value=asked) as read:
+            with mock.patch("nova_gpu.privsep.readings.port_faults", return_value=asked) as read:
                 self.spawn(ONE)
                 self.assertEqual((3, 0), self.inventory())
         read.assert_called_with(list(PORTS))

@@ -7,7 +7,7 @@ import tempfile
 import unittest
 from unittest import mock
 
-import nova_gpu.privsep.kernel_log
+import nova_gpu.privsep.readings
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host import child
 from nova_gpu.host.nvidia import kernel_log, vgpu_manager
@@ -24,7 +24,7 @@ class TestRead(VerbTestCase):
         self.log = ailments.KernelLog(self.host)
 
     def read(self, known: int = 0) -> tuple[int, list[str]]:
-        last, lines = nova_gpu.privsep.kernel_log.xids(known)
+        last, lines = nova_gpu.privsep.readings.xids(known)
         return last, lines
 
     def test_the_lines_about_xids(self) -> None:

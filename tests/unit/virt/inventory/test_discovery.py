@@ -75,7 +75,7 @@ class IdentitiesTest(SurveyTestCase):
         own = looked.identities([card])[card.address]
         self.assertEqual({"amdgpu"}, own.keys())
         more = {CARD: {"pcie": "00-11", "amdgpu": "another"}}
-        name = "nova_gpu.privsep.identity.read"
+        name = "nova_gpu.privsep.readings.serial_numbers"
         with fixtures.MonkeyPatch(name, lambda _: more):
             self.assertEqual({**own, "pcie": "00-11"}, looked.identities([card])[card.address])
         with fixtures.MonkeyPatch(name, lambda _: 1 // 0):
