@@ -56,7 +56,7 @@ means = binding.Means(Roots(), folder, 60)
 attribute = folder / "attribute"
 attribute.touch()
 sysfs.write(str(attribute), "written", 60)
-found = binding._look([], means)
+found = binding._run({"devices": []}, means)["holders"]
 print(found, nvml.run([], 60).startswith(b"{"), attribute.read_text())
 """
 

@@ -24,7 +24,7 @@ import re
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from nova_gpu.core import exception, json_text, model
@@ -38,8 +38,6 @@ from nova_gpu.host.vfio import open_devices
 LOG = logging.getLogger(__name__)
 
 _SCRIPT = child.source(pathlib.Path(__file__).with_name("card_script.py"), processes)
-# The process in which the next binding runs, so that a guest need not wait for its start
-_ahead = child.Ahead(_SCRIPT)
 # How the names of the script's steps before any binding begin
 _LOOKS = ("looking", "reading")
 _SETTLE_S = 5.0
@@ -180,8 +178,6 @@ def give_to_host(address: model.PciAddress, means: Means) -> None:
             ours = (a for a in now if now[a] is None or iommu.is_with_vfio(a, roots))
             back = {function: formers[function] for function in ours if function in formers}
             _move(gpu, back, open_devices.numbers(gpu, roots), means)
-            with contextlib.suppress(child.Failed):  # then the next binding starts it, or fails
-                _ahead.start()
         record(means.records, address, {}, means.roots)
 
 
@@ -277,7 +273,7 @@ def _move(
     if task["devices"] and not means.roots.shows_all_processes():
         raise _NotBegun(open_devices.UNSEEN, open_devices.UNSEEN_REMEDY)
     try:
-        answer = _ask(gpu.address, task, means, _ahead.run)
+        answer = _ask(gpu.address, task, means)
     except child.TimedOut as error:
         _refuse_hanging(gpu.address, f" within {means.timeout_s:g} s ([gpu]bind_timeout)")
         step = _last_line(error.output)
@@ -296,12 +292,7 @@ def _move(
 # The script
 
 
-def _ask(
-    address: model.PciAddress,
-    task: Mapping[str, Any],
-    means: Means,
-    run: Callable[[bytes, float], bytes],
-) -> Mapping[str, Any]:
+def _ask(address: model.PciAddress, task: Mapping[str, Any], means: Means) -> Mapping[str, Any]:
     """Have the script do its *task* with one card, and return its answer.
 
     :raises _Hangs: if an earlier script for the card still hangs
@@ -310,7 +301,7 @@ def _ask(
     """
     _refuse_hanging(address)
     try:
-        return _answer(run(_words(task, means), means.timeout_s))
+        return _run(task, means)
     except child.TimedOut as error:
         _hanging[address] = error.process, _last_line(error.output)
         raise
@@ -330,16 +321,10 @@ def _refuse_hanging(address: model.PciAddress, limit: str = "") -> None:
     del _hanging[address]
 
 
-def _alongside(words: bytes, timeout_s: float) -> bytes:
-    return child.run(child.script(_SCRIPT), timeout_s, words)
-
-
-def _words(task: Mapping[str, Any], means: Means) -> bytes:
+def _run(task: Mapping[str, Any], means: Means) -> Mapping[str, Any]:
     roots = {"sysfs": str(means.roots.sysfs), "proc": str(means.roots.proc)}
-    return json.dumps({**roots, "settle_s": _SETTLE_S, **task}).encode() + b"\n"
-
-
-def _answer(output: bytes) -> Mapping[str, Any]:
+    words = json.dumps({**roots, "settle_s": _SETTLE_S, **task}).encode() + b"\n"
+    output = child.run(child.script(_SCRIPT), means.timeout_s, words)
     answer: Mapping[str, Any] = json_text.parse(_last_line(output))
     return answer
 
@@ -367,17 +352,11 @@ def in_use(
     if not devices:
         return {}
     who: dict[model.PciAddress, list[Holder]] = {}
-    for holder in _look(sorted(devices), means):
+    for holder in _run({"devices": sorted(devices)}, means)["holders"]:
         for address, own in devices_by_card.items():
             if own and (holder[2] is None or not own.isdisjoint(map(tuple, holder[2]))):
                 who.setdefault(address, []).append(holder)
     return who
-
-
-def _look(devices: Iterable[Number], means: Means) -> Iterable[Holder]:
-    output = _alongside(_words({"devices": devices}, means), means.timeout_s)
-    holders: Iterable[Holder] = _answer(output)["holders"]
-    return holders
 
 
 # Resets. The file ``reset`` of a function may exist and be useless: the kernel looks for methods
@@ -465,7 +444,7 @@ def _reset(gpu: model.GPU, way: str | None, means: Means) -> str | None:
         "wait_s": means.timeout_s / 2,
     }
     try:
-        error: str | None = _ask(gpu.address, task, means, _alongside)["error"]
+        error: str | None = _ask(gpu.address, task, means)["error"]
     except _Hangs:
         return "an earlier reset of it does not end"
     except child.TimedOut as failure:

@@ -4,8 +4,8 @@
 It runs as a process of its own because the kernel may wait for ever: a write to ``unbind`` returns
 only when the driver has released the function, a reset when the card has come back. Of this package
 it imports only :mod:`nova_gpu.host.processes`, so that it starts fast: a guest waits for it. Its
-task is one line on its standard input, so that it can be started in advance; without one it ends.
-The line is one JSON object; all keys but ``sysfs`` and ``proc`` may be missing::
+task is one line on its standard input, a JSON object; all keys but ``sysfs`` and ``proc`` may be
+missing::
 
     {"sysfs": "/sys", "proc": "/proc", "devices": [[195, 0], [226, 1]],
      "settle_s": 5, "overrides": {"0000:81:00.0": null, ...},
