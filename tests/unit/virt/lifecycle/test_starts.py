@@ -2,11 +2,11 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import pathlib
 import unittest
 from unittest import mock
 
+import fixtures
 from nova import exception as nova_exception
 from nova import objects
 from nova.virt.libvirt import config as vconfig
@@ -15,6 +15,7 @@ from nova_gpu.core.guest import devices as devices_told
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
 from nova_gpu.virt import diagnostics
+from nova_gpu.virt.inventory.assignment import Assigned
 from nova_gpu.virt.lifecycle.start import STEPS, Kind, Step
 from tests.fixtures import cards, nodes
 from tests.fixtures.bases import vgpus
@@ -167,14 +168,14 @@ class CompareTest(StartsTestCase):
 
     def test_who_would_strand_gpus(self) -> None:
         self.compute.config(group="gpu", reserved_vcpus_per_free_gpu=4)
-        few = dataclasses.replace(self.starts, left=lambda: (1.0, 1.0))
-        self.compute.gpus.starts = few
+        left = fixtures.MockPatchObject(Assigned, "left", return_value=(1.0, 1.0))
+        self.useFixture(left)
         said = "this host keeps vCPUs and memory for its free GPUs"
         with self.assertRaisesRegex(nova_exception.ComputeResourcesUnavailable, said):
             self.compute.spawn(self.compute.instance({}))
         self.compute.spawn(self.compute.instance({}), Kind.MOVE)
-        self.compute.gpus.starts = dataclasses.replace(few, free=lambda: 0)
-        self.compute.spawn(self.compute.instance({}))
+        with fixtures.MockPatchObject(Assigned, "free", return_value=0):
+            self.compute.spawn(self.compute.instance({}))
 
 
 class ContainersTest(HostTestCase):
