@@ -25,6 +25,7 @@ def discover() -> discovery.Discovery:
 
 
 def uri() -> str:
+    """Return the URI by which nova-compute connects to libvirt."""
     own: str | None = CONF.libvirt.connection_uri
     return own or _DEFAULT_URIS.get(CONF.libvirt.virt_type, "qemu:///system")
 

@@ -31,5 +31,6 @@ def until(trait: str) -> datetime.datetime | None:
 
 
 def in_force(traits: Iterable[str], now: datetime.datetime) -> frozenset[str]:
+    """Return the *traits* that have not expired."""
     ends = {name: until(name) for name in traits}
     return frozenset(item for item, end in ends.items() if end and end > now)

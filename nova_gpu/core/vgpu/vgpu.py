@@ -144,6 +144,7 @@ class DividedCard:
 
     @property
     def has_instances(self) -> bool:
+        """Whether the operator has divided the card into MIG instances."""
         return any(parent.kind is Kind.INSTANCE for parent in self.parents.values())
 
     @property
