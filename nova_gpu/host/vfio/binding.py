@@ -318,7 +318,7 @@ def _refuse_hanging(address: model.PciAddress, limit: str = "") -> None:
             f"{_SEE_KERNEL_LOG}; end what may have the card open unseen, such as a file in a "
             "socket's queue, or boot the host before the card is used again",
         )
-    del _hanging[address]
+    _hanging.pop(address, None)
 
 
 def _run(task: Mapping[str, Any], means: Means) -> Mapping[str, Any]:
@@ -375,11 +375,11 @@ def reset(gpu: model.GPU, means: Means, *, required: bool = True) -> None:
     :param required: if false, a card that no method can reset passes, if it answers
     :raises NotClean: if a function is not reset, or does not answer afterwards
     """
-    address = str(gpu.address)
-    if not means.roots.shows_all_processes():
+    address, roots = str(gpu.address), means.roots
+    if not roots.shows_all_processes():
         raise exception.NotClean(address, open_devices.UNSEEN, open_devices.UNSEEN_REMEDY)
     try:
-        own = resets_functions(gpu, means.roots)
+        own = resets_functions(gpu, roots)
         error = _still_in_use(gpu, means)
         if error is None:
             error = _reset(gpu, "functions" if own else _BUS, means)
