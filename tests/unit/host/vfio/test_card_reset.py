@@ -16,6 +16,7 @@ import termios
 import fixtures
 
 from nova_gpu.core import exception, model
+from nova_gpu.host import child
 from nova_gpu.host.vfio import binding
 from tests.fixtures import pci
 from tests.fixtures.bases.host import HostTestCase
@@ -110,6 +111,22 @@ class ResetterTest(HostTestCase):
         self.assertEqual(f"resetting {CARD} did not end in 5 s", self.reason(gpu, 5))
         (self.host.devices / CARD / "reset").unlink()
         (self.host.devices / CARD / "reset").touch()
+        binding.reset(gpu, self.means())
+
+    def test_a_reset_that_cannot_be_ended(self) -> None:
+        """Until it ends, the card is neither reset nor bound."""
+        gpu = self.add("flr", "flr")
+        process = subprocess.Popen(["sleep", "300"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        hung = child.TimedOut("did not answer", f"resetting {CARD}\n".encode(), process)
+        with fixtures.MockPatchObject(child, "run", side_effect=hung):
+            self.assertEqual(f"resetting {CARD} did not end in 1 s", self.reason(gpu, 1))
+        self.assertEqual("an earlier reset of it does not end", self.reason(gpu))
+        drivers = {gpu.address: binding.Former("nvidia")}
+        self.assertRaises(binding._Hangs, binding._move, gpu, drivers, (), self.means())
+        process.kill()
+        process.wait()
         binding.reset(gpu, self.means())
 
     def test_open_in_no_process(self) -> None:

@@ -96,6 +96,15 @@ class GatherTest(base.BaseTestCase):
         }
         self.assertEqual(expected, self.gather().holders)
 
+    def test_count_of_who_released_them(self) -> None:
+        """A stopped instance has none, and one whose start failed after that."""
+        self.instance.resources = None
+        read = records.Records({self.instance.uuid: frozenset()})
+        for state, count in (("active", 1), ("stopped", 0), ("error", 0)):
+            self.instance.vm_state = state
+            (wanted,) = gather._wanted(None, read).values()
+            self.assertEqual((state == "active", count), (wanted.active, wanted.count))
+
     def test_asked(self) -> None:
         """Of a flavor that cannot be read any more, what it has"""
         held = list(devices([WHOLE, "0000:5e:00.0/nvidia-63/0"]))
