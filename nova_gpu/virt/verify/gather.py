@@ -141,8 +141,8 @@ def gather(sources: Sources) -> HostState:
         mode = host.delivery.mode
         providers = ask("Placement", read_providers, client, context, nodename, mode, cards)
         if providers is not None:  # else Placement does not answer
-            known = had or Records({}), Allocations()
-            allocated = ask("Placement", allocations.read, client, nodename, *known)
+            read, last = had or Records({}), Allocations()
+            allocated = ask("Placement", allocations.read, client, nodename, read, last)
     if had is not None and allocated is not None:
         # Last: consumers that were created since the database was read are found.
         groups = (allocated.by_provider.get(group, {}) for group in providers or ())

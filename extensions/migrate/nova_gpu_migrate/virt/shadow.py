@@ -135,9 +135,9 @@ def look(
     if nodename is not None:
         instances = ask("Nova's database", records.read, context, CONF.host, nodename)
     if nodename is not None and hardware is not None:
-        of_node = sources.placement, context, nodename
-        stock = ask("Placement", _providers, *of_node, hardware)
-        consumers = ask("Placement", _consumers, *of_node) or consumers
+        client = sources.placement
+        stock = ask("Placement", _providers, client, context, nodename, hardware)
+        consumers = ask("Placement", _consumers, client, context, nodename) or consumers
     if hardware is not None:
         functions = ask("sysfs", _functions, hardware, device_spec, host.roots, stock)
     known_aliases = functions.given_by(aliases.configured(CONF.pci.alias)) if functions else []
