@@ -97,11 +97,13 @@ def _config_of(process: str) -> pathlib.Path | None:
     :param process: the folder of the process in /proc
     """
     try:
-        words = processes.arguments(process)
         # The owner of the directory is the process's effective user, even if the process may not
-        # be traced (task_dump_owner in the kernel's fs/proc/base.c).
-        owner_uid = os.stat(process).st_uid
-        if pathlib.PurePath(words[0]).name != _PROGRAM or owner_uid not in (0, os.geteuid()):
+        # be traced (task_dump_owner in the kernel's fs/proc/base.c). Other users can make the
+        # reading of a command line wait.
+        if os.stat(process).st_uid not in (0, os.geteuid()):
+            return None
+        words = processes.arguments(process)
+        if pathlib.PurePath(words[0]).name != _PROGRAM:
             return None
         program = pathlib.Path(process, "exe")
         try:
