@@ -16,7 +16,13 @@ import os
 import stat
 import struct
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing is half as much to load as all the rest
+    from typing import TypeVar
+
+    _Answer = TypeVar("_Answer")
 
 Number = tuple[int, int]  # major, minor
 
@@ -106,7 +112,7 @@ def arguments(process: str) -> list[str]:
 
     :raises OSError: if it cannot be read; one of ENDED if the process has ended
     """
-    return _text(f"{process}/cmdline", _MOST_OF_A_FILE).split("\0")
+    return _in_time(lambda: _text(f"{process}/cmdline", _MOST_OF_A_FILE), process).split("\0")
 
 
 def holders(proc: str, devices: Collection[Number]) -> Iterator[Holder]:
@@ -136,9 +142,24 @@ def open_devices(process: str) -> set[Number]:
 
     :raises OSError: if they cannot be read; one of ENDED if the process has ended
     """
-    answers: list[set[Number] | OSError] = []
+    return _in_time(lambda: _look(process), process)
+
+
+def _in_time(read: Callable[[], _Answer], process: str) -> _Answer:
+    """Return what *read* returns, which may wait for the memory of *process*.
+
+    :raises OSError: as *read*, or if it does not return
+    """
+    answers: list[_Answer | OSError] = []
+
+    def run() -> None:
+        try:
+            answers.append(read())
+        except OSError as error:
+            answers.append(error)
+
     # The kernel lets only a signal that kills it end a read that waits for a process's memory.
-    thread = threading.Thread(target=_look, args=(process, answers), daemon=True)
+    thread = threading.Thread(target=run, daemon=True)
     thread.start()
     thread.join(_PATIENCE_S)
     if not answers:
@@ -148,14 +169,11 @@ def open_devices(process: str) -> set[Number]:
     return answers[0]
 
 
-def _look(process: str, answers: list[set[Number] | OSError]) -> None:
-    try:
-        threads = _threads(process)
-        files = (file for folder in _tables(process, threads) for file in _listed(folder))
-        numbers = map(device, (*files, *_mappings(process, threads)))
-        answers.append({number for number in numbers if number})
-    except OSError as error:
-        answers.append(error)
+def _look(process: str) -> set[Number]:
+    threads = _threads(process)
+    files = (file for folder in _tables(process, threads) for file in _listed(folder))
+    numbers = map(device, (*files, *_mappings(process, threads)))
+    return {number for number in numbers if number}
 
 
 def device(path: str) -> Number | None:

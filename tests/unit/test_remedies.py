@@ -31,6 +31,7 @@ from nova_gpu.core.model import MIGInstance, PciAddress
 from nova_gpu.host import service_socket
 from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.state import quarantine
+from nova_gpu.host.vgpu import virtual_functions
 from nova_gpu.virt.inventory import discovery
 from tests.fixtures import (
     cdi,
@@ -40,6 +41,7 @@ from tests.fixtures import (
     nodes,
     pci,
     processors,
+    sriov_kernel,
     vgpu,
 )
 
@@ -56,6 +58,7 @@ class Machine:
     config: Callable[..., None]
 
     by_check: bool = False
+    by_option: bool = False
     service: histories.Service | None = None
     libvirt_version: int | None = 10000000
     ends: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
@@ -64,8 +67,16 @@ class Machine:
         """Why the card is not given to guests; ``None`` if it is, or nova-gpu has no part in it.
 
         *by_check*: what ``nova-gpu host check`` says of it, first what has a remedy here.
-        *service*: what nova-compute says, which cleans the card when it starts.
+        *by_option*: what nova-compute logs when it enables functions of the card. *service*: what
+        it says, which cleans the card when it starts.
         """
+        if self.by_option:
+            try:
+                for number in virtual_functions.parse(CONF.gpu.virtual_functions).values():
+                    virtual_functions.enable(_ADDRESS, number, self.host.roots, 30)
+            except exception.DeviceUnavailable as error:
+                return str(error)
+            return None
         if self.service:
             try:
                 self.service.restart()
@@ -357,6 +368,34 @@ def check_in_a_pid_namespace(on: Machine) -> None:
     (folder / "pid").symlink_to("pid:[4026532000]")
 
 
+# As nova-compute logs them when it enables virtual functions
+
+
+def option_that_its_driver_allows_none_of(on: Machine) -> None:
+    want_functions(on, 7, totalvfs=0)
+
+
+def option_with_more_than_it_can_have(on: Machine) -> None:
+    want_functions(on, 7, totalvfs=4)
+
+
+def option_with_others_than_it_has(on: Machine) -> None:
+    want_functions(on, 2, totalvfs=4)
+    on.host.add_vf(CARD, FUNCTION)
+
+
+def option_that_gim_alone_meets(on: Machine) -> None:
+    want_functions(on, 1, product=("74a1", "1002"), totalvfs=8)
+
+
+def want_functions(
+    on: Machine, number: int, *, totalvfs: int, product: tuple[str, str] = ("56c0", "8086")
+) -> None:
+    on.add(*product, totalvfs=totalvfs)
+    on.config(group="gpu", virtual_functions=[f"{CARD}={number}"])
+    on.ends.enter_context(sriov_kernel.SriovKernel(on.host))
+
+
 # As nova-compute names them when it starts
 
 
@@ -396,7 +435,9 @@ def start_that_sees_no_other(on: Machine) -> None:
 
 
 STATES: dict[str, State] = {
-    name: state for name, state in globals().items() if re.match("(kvm|lxc|check|start)_", name)
+    name: state
+    for name, state in globals().items()
+    if re.match("(kvm|lxc|check|option|start)_", name)
 }
 
 
@@ -452,6 +493,12 @@ def show_elsewhere(on: Machine) -> None:
     on.add()
     graphics = on.host.roots.sysfs / "class/graphics/fb0"
     graphics.unlink(missing_ok=True)
+
+
+def want_as_many_as_said(on: Machine) -> None:
+    match = re.search(r"set the option to (\S+)", on.text() or "")
+    assert match
+    on.config(group="gpu", virtual_functions=[f"{CARD}={match[1]}"])
 
 
 def make_gpu_instances(on: Machine) -> None:
@@ -516,6 +563,15 @@ REMEDIES: dict[str, Callable[[Machine], None]] = {
     ),
     r"in MIG mode make GPU instances": make_gpu_instances,
     "run /usr/lib/nvidia/sriov-manage -d": lambda on: on.host.remove_vfs(CARD),
+    "turn SR-IOV on in the host's firmware": lambda on: pci.write(
+        on.host.path(CARD) / "sriov_totalvfs", "7\n"
+    ),
+    "or take the card out of the option": lambda on: on.config(group="gpu", virtual_functions=[]),
+    "set the option to": want_as_many_as_said,
+    "write 0 to .*/sriov_numvfs while no guest": lambda on: on.host.remove_vfs(CARD),
+    r"load it with that number for each card \(modprobe gim": lambda on: on.host.add_vf(
+        CARD, FUNCTION
+    ),
     "remove those": remove_vgpus,
     "remove the card's mediated devices, and the card from": lambda on: shutil.rmtree(
         on.host.path(CARD) / "mdev_supported_types"
@@ -584,15 +640,16 @@ def machine(state: str) -> Iterator[Machine]:
         host = hosts.Host(pathlib.Path(folder), nodes=nodes.Nodes.FILES)
         options.config(group="gpu", nvml=False, **host.options())
         maps = {"uid_maps": ["0:1:1"], "gid_maps": ["0:1:1"]}
-        by_check, by_service = (state.startswith(each) for each in ("check_", "start_"))
-        virt_type = "kvm" if by_check or by_service else state[:3]
+        prefixes = ("check_", "option_", "start_")
+        by_check, by_option, by_service = (state.startswith(each) for each in prefixes)
+        virt_type = "lxc" if state.startswith("lxc_") else "kvm"
         options.config(group="libvirt", virt_type=virt_type, **maps)
         options.config(state_path=folder)
         if by_check:
             (host.roots.sysfs / "bus/pci/drivers/vfio-pci").mkdir(parents=True)
         service = histories.Service(host) if by_service else None
         libvirt_version = 9000000 if by_check else 10000000
-        on = Machine(host, options.config, by_check, service, libvirt_version)
+        on = Machine(host, options.config, by_check, by_option, service, libvirt_version)
         with service or contextlib.nullcontext(), on.ends:
             STATES[state](on)
             if by_service:

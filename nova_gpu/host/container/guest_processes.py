@@ -96,16 +96,22 @@ def computing(
     """Return the processes of any guest that compute on *device* by what NVML says.
 
     A process may have a card by /dev/nvidiactl alone, which each guest has open, so that /proc
-    shows nothing of the card. Needs no root. Processes of the host are left out.
+    shows nothing of the card. Needs no root. Processes of the host are left out, unless /proc hides
+    whose they are.
     """
     card = device.parent if isinstance(device, Slot) else device.address
     instance = of_slot(device.number) if isinstance(device, Slot) else None
     proc = str(roots.proc)
+    is_hidden = processes.hides_others(proc)
+    if not is_hidden and not any(end_processes.of_guests(proc, uids)):
+        return []  # NVML takes seconds, and a host without guests needs no answer.
+    contexts = nvml.computing(card, timeout_s)
     guests = {pid for pid, _ in end_processes.of_guests(proc, uids)}
-    # NVML takes seconds, and a host without guests needs no answer.
+    if is_hidden:
+        guests.update({pid for pid, *_ in contexts}.difference(processes.pids(proc)))
     return [
         Process(pid, processes.command(f"{proc}/{pid}"), _COMPUTES)
-        for pid, *ids in (nvml.computing(card, timeout_s) if guests else ())
+        for pid, *ids in contexts
         if pid in guests and (instance is None or tuple(ids) == instance)
     ]
 

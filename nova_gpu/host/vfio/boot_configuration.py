@@ -109,7 +109,7 @@ def other_ids(root: pathlib.Path, roots: Roots) -> list[OtherIds]:
         line = (roots.proc / "cmdline").read_bytes()
     with contextlib.suppress(FileNotFoundError):
         written = (root / GRUB).read_bytes()
-    texts = [text.decode(errors="replace").replace('"', " ") for text in (written, line)]
+    texts = [text.decode(errors="replace").replace('"', "") for text in (written, line)]
     if extras := _split(texts[0].partition(_KEPT)[2].partition("\n")[0]):
         others.append(OtherIds(f"/{GRUB}", extras, wins=False))
     mine, arguments = ([_split(ids) for ids in _ON_COMMAND_LINE.findall(text)] for text in texts)

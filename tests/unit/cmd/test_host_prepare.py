@@ -95,8 +95,13 @@ class HostPrepareTest(base.HostTestCase):
     def test_the_kernels_command_line(self) -> None:
         self.add_card()
         line = self.host.roots.proc / "cmdline"
-        line.write_text("root=/dev/vda1 vfio-pci.ids=15b3:101d quiet\n")
-        self.assertIn("the kernel's command line gives vfio-pci", self.prepare(1, apply=True))
+        for ids in (
+            "vfio-pci.ids=15b3:101d",
+            'vfio-pci.ids="15b3:101d"',
+            '"vfio_pci.ids=15b3:101d"',
+        ):
+            line.write_text(f"root=/dev/vda1 {ids} quiet\n")
+            self.assertIn("the kernel's command line gives vfio-pci", self.prepare(1, apply=True))
         line.write_text("vfio_pci.ids=15b3:101d,10de:10f0,10de:1e04\n")
         self.assertIn("ids=10de:10f0,10de:1e04,15b3:101d\n", self.prepare(apply=True))
 

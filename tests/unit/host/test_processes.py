@@ -79,14 +79,17 @@ class OpenDevicesTest(base.BaseTestCase):
         self.assertEqual([(812, "?", [FULL])], found)
 
     def test_memory_that_is_locked(self) -> None:
-        """A thread that hangs in a driver may have locked it. A pipe stands for that."""
+        """A thread that hangs in a driver may have locked it. Pipes stand for that."""
         self.useFixture(fixtures.MonkeyPatch("nova_gpu.host.processes._PATIENCE_S", 0.1))
+        self.useFixture(fixtures.Timeout(60, gentle=True))
         process = self.root / "812"
         (process / "fd").mkdir(parents=True)
-        os.mkfifo(process / "maps")
+        for name in ("maps", "cmdline"):
+            os.mkfifo(process / name)
         self.assertEqual([(812, "?", None)], list(processes.holders(str(self.root), {FULL})))
-        with contextlib.suppress(OSError):
-            os.close(os.open(process / "maps", os.O_WRONLY | os.O_NONBLOCK))
+        for name in ("maps", "cmdline"):
+            with contextlib.suppress(OSError):
+                os.close(os.open(process / name, os.O_WRONLY | os.O_NONBLOCK))
 
     def test_a_file_system_that_does_not_answer(self) -> None:
         """The program that serves it stops answering after the file has been opened."""

@@ -218,6 +218,12 @@ class UnseparatedTest(_ThreeCardsTestCase):
         self.assertEqual((3, 0), self.inventory())
         self.assertIn("these guests can reach each other's memory", self.log.output)
 
+    def test_interrupts_that_are_not_remapped(self) -> None:
+        parameter = "module/vfio_iommu_type1/parameters/allow_unsafe_interrupts"
+        pci.write(self.host.roots.sysfs / parameter, "Y\n")
+        self.begin()
+        self.assertIn("vfio_iommu_type1.allow_unsafe_interrupts is on: unless", self.log.output)
+
     def test_what_only_root_can_read(self) -> None:
         """The privileged process reads it."""
         self.begin()

@@ -26,6 +26,7 @@ from nova_gpu.host.nvidia import nvml
 from nova_gpu.virt.lifecycle.start import Kind
 from tests.fixtures import (
     ailments,
+    cdi,
     dividing_kernel,
     hosts,
     kernel,
@@ -111,11 +112,22 @@ class IllCardsTest(VariantsTestCase):
     def put_back(self) -> None:
         self.host.add_gpu(SICK, "10de", "1091", numa_node=0, minor=4)
 
+    def write_files(self) -> None:
+        """As the vendor's tool describes the card and its driver to containers"""
+        made = cdi.nvidia(self.host.root / "driver", [4])
+        cdi.save(self.host.roots.cdi_spec_dirs[0] / "nvidia.json", made)
+
+    def upgrade_driver(self) -> None:
+        """The files of the one before are gone, and its description is there."""
+        self.write_files()
+        (self.host.root / f"driver{cdi.LIBDIR}/libcuda.so.{cdi.VERSION}").unlink()
+
     # What happens, what ends it, and why no guest starts with such a card
     ROWS: tuple[tuple[Callable[..., None], Callable[..., None] | None, str | None], ...] = (
         (silence, answer, "no longer answers on the PCI bus"),
         (report_errors, None, None),
         (remove, put_back, "no longer on the PCI bus"),
+        (upgrade_driver, write_files, "No such file"),
     )
 
     def test_free_cards(self) -> None:

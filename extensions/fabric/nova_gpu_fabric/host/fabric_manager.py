@@ -29,7 +29,7 @@ _PROBE = child.source(pathlib.Path(__file__).with_name("fabric_probe.py"))
 _TO_CONNECT = 0.5
 
 _INSTALL = "install nvidia-fabricmanager and its devel package, of the NVIDIA driver's version"
-_RESTART = "see systemctl status nvidia-fabricmanager and its log"
+SEE_LOG = "see systemctl status nvidia-fabricmanager and its log"
 _VERSION = "it ends by itself if its version is not the driver's"
 
 # nv_fm_types.h: the codes FM_ST_*, with the reason and the remedy for each
@@ -39,10 +39,10 @@ _MEANINGS: Mapping[int, tuple[str, str]] = {
     -1: ("it does not know this partition", "restart nova-compute, which reads the table again"),
     NOT_SUPPORTED: (
         "it does not share the NVSwitches between guests",
-        "set FABRIC_MODE=1 in fabricmanager.cfg, or 2 for vGPUs, and restart it",
+        "set FABRIC_MODE=1 in fabricmanager.cfg, or 2 for vGPUs, and restart it and nova-compute",
     ),
     NOT_ACTIVE: ("the partition is not active", "there is nothing to do"),
-    _TIMEOUT: ("it did not finish the request in time", _RESTART),
+    _TIMEOUT: ("it did not finish the request in time", SEE_LOG),
     _VERSION_MISMATCH: ("it is of another version than its library libnvfm", _INSTALL),
     IN_USE: (
         "the partition is active already, or another one with some of its cards is",
@@ -50,15 +50,16 @@ _MEANINGS: Mapping[int, tuple[str, str]] = {
     ),
     NOT_CONFIGURED: (
         "it is starting, or has not received the active partitions since it started",
-        _RESTART,
+        SEE_LOG,
     ),
     _NO_CONNECTION: (
         "it does not answer",
-        f"{_RESTART} ({_VERSION}), and check [gpu]fabric_manager_address",
+        f"{SEE_LOG} ({_VERSION}), and check [gpu]fabric_manager_address",
     ),
     NVLINK_ERROR: (
         "the NVLinks of the partition's cards could not be brought up",
-        "see the host's kernel log for SXids of its NVSwitches",
+        "see the host's kernel log for SXids of its NVSwitches; restart nova-compute when they are "
+        "repaired",
     ),
 }
 
@@ -97,11 +98,13 @@ def _config_of(process: str) -> pathlib.Path | None:
     :param process: the folder of the process in /proc
     """
     try:
-        words = processes.arguments(process)
         # The owner of the directory is the process's effective user, even if the process may not
-        # be traced (task_dump_owner in the kernel's fs/proc/base.c).
-        owner_uid = os.stat(process).st_uid
-        if pathlib.PurePath(words[0]).name != _PROGRAM or owner_uid not in (0, os.geteuid()):
+        # be traced (task_dump_owner in the kernel's fs/proc/base.c). Other users can make the
+        # reading of a command line wait.
+        if os.stat(process).st_uid not in (0, os.geteuid()):
+            return None
+        words = processes.arguments(process)
+        if pathlib.PurePath(words[0]).name != _PROGRAM:
             return None
         program = pathlib.Path(process, "exe")
         try:
@@ -223,7 +226,7 @@ class FabricManager:
             answer = json_text.parse(output)
             error, code = answer.get("error"), answer.get("code")
         except child.TimedOut as late:
-            raise self._refused(str(late), _RESTART) from late
+            raise self._refused(str(late), SEE_LOG) from late
         except (child.Failed, ValueError, AttributeError) as bad:
             raise self._refused(
                 f"the process that calls its library failed: {bad}", _INSTALL
@@ -232,7 +235,7 @@ class FabricManager:
             return dict(answer)
         if code is None:
             raise Refused(f"Fabric Manager's library cannot be used: {error}", _INSTALL)
-        reason, remedy = _MEANINGS.get(code, (f"{error} failed with {code}", _RESTART))
+        reason, remedy = _MEANINGS.get(code, (f"{error} failed with {code}", SEE_LOG))
         raise self._refused(reason, remedy, code)
 
     def _refused(self, reason: str, remedy: str, code: int | None = None) -> Refused:

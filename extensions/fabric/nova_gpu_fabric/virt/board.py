@@ -89,7 +89,8 @@ class Board:
         if lost := self.fabric.unsupported:
             numbers = ", ".join(str(card.id) for card in lost)
             faults.append(
-                f"Fabric Manager cannot offer the partitions {numbers} because of a fault"
+                f"Fabric Manager cannot offer the partitions {numbers} because of a fault; "
+                f"{fabric_manager.SEE_LOG}"
             )
         for part in self.fabric.partitions:
             if part.degraded:

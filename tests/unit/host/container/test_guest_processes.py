@@ -215,3 +215,26 @@ print(guest_processes.end(gpu, Means(roots, pathlib.Path("/nowhere"), 60), [({se
         done = subprocess.run(command, check=False, capture_output=True, text=True)
         self.assertIn(f"pid={holder.pid}", done.stdout, done.stderr)
         self.assertEqual(-9, holder.process.wait(60))
+
+    def test_computing_where_proc_hides_it(self) -> None:
+        """nova-compute has no rights of root, and takes it for a guest's."""
+        holder = self.hold("pass")
+        code = f"""
+import os, pathlib
+from nova_gpu.host.container import guest_processes
+from nova_gpu.host.nvidia import nvml
+from nova_gpu.host.roots import Roots
+from tests.fixtures import cards
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+nvml.computing = lambda *_: [(os.getpid(), 0, 0), ({holder.pid}, 0, 0)]
+roots = Roots(proc=pathlib.Path("{holding.MOUNT_POINT}"))
+print(guest_processes.computing(cards.card({self.CARD!r}), roots, [({self.uid}, 1000)], 60))
+"""
+        for hidepid in ("0", "1", "2"):
+            mount = f"mount -t proc -o hidepid={hidepid},gid=65533 proc {holding.MOUNT_POINT}"
+            command = ["unshare", "-m", "sh", "-c", f'{mount} && exec "$@"', "sh"]
+            done = subprocess.run(
+                [*command, sys.executable, "-c", code], check=False, capture_output=True, text=True
+            )
+            self.assertIn(f"[Process(pid={holder.pid}, ", done.stdout, f"{hidepid}: {done.stderr}")
+            self.assertEqual(1, done.stdout.count("Process("), hidepid)

@@ -9,6 +9,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 
 import fixtures
@@ -155,6 +156,19 @@ class ModeTest(base.BaseTestCase):
         self.assertIsNone(fabric_manager.mode(self.roots))
         os.chown(self.config, 0, 0)
         self.assertEqual(2, fabric_manager.mode(self.roots))
+
+    def test_another_user_lets_it_wait(self) -> None:
+        """A thread would wait for that process in each period."""
+        if os.geteuid():
+            self.skipTest("only root makes files of other users")
+        self.useFixture(fixtures.MonkeyPatch("nova_gpu.host.processes._PATIENCE_S", 0.1))
+        process = self.roots.proc / "14"
+        process.mkdir()
+        os.mkfifo(process / "cmdline")
+        os.chown(process, 65534, 65534)
+        threads = threading.active_count()
+        self.assertIsNone(fabric_manager.mode(self.roots))
+        self.assertEqual(threads, threading.active_count())
 
     def test_what_no_user_can_forge(self) -> None:
         """nova-compute is no root, so it cannot read which program root's processes run: that may

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 
 import fixtures
+from nova import exception as nova_exception
 from nova import objects
 from oslotest import base
 
@@ -185,6 +187,99 @@ class FaultsTest(FabricTestCase):
         self.assertIn("partition 1 is degraded: modules 3 lack NVLinks", self.log.output)
         self.boot(8)
         self.assertEqual({0}, self.manager.active)
+
+
+class RemediesTest(FabricTestCase):
+    """No remedy is the cause: each is carried out in the state in which it is given.
+
+    As tests/unit/test_remedies.py has it for a host's cards. A remedy names nova-compute where that
+    is to be restarted.
+    """
+
+    CONFIG = "set FABRIC_MODE=1 in fabricmanager.cfg"
+    # What makes the state, what its text advises, and that
+    ROWS: tuple[tuple[Callable[..., None], str, Callable[..., None]], ...] = (
+        (lambda on: on.say("connect -9"), "see systemctl status", lambda on: on.say()),
+        (lambda on: on.say("connect -5"), "see systemctl status", lambda on: on.say()),
+        (lambda on: on.say("connect -8"), "see systemctl status", lambda on: on.say()),
+        (lambda on: on.say("connect -6"), "of the NVIDIA driver's version", lambda on: on.say()),
+        (
+            lambda on: on.address("/nowhere"),
+            r"check \[gpu\]fabric_manager_address",
+            lambda on: on.address("127.0.0.1"),
+        ),
+        (lambda on: on.share(0), CONFIG, lambda on: on.share(1)),
+        (lambda on: on.share(2), CONFIG, lambda on: on.share(1)),
+        (lambda on: on.share(2, seen=True), CONFIG, lambda on: on.share(1, seen=True)),
+        (lambda on: on.say("activate -10"), "the host's kernel log for SXids", lambda on: on.say()),
+        (lambda on: on.lose(), "see nova-gpu host check", lambda on: on.check()),
+        (lambda on: on.forget_modules(), "bind it to NVIDIA's driver", lambda on: on.bind()),
+    )
+
+    def say(self, *faults: str) -> None:
+        self.manager.says(*faults)
+
+    def address(self, address: str) -> None:
+        self.compute.config(group="gpu", fabric_manager_address=address)
+        self.compute.restart()
+
+    def share(self, mode: int, *, seen: bool = False) -> None:
+        self.manager.mode = mode
+        self.manager.says()
+        if seen:
+            LifeTest.mode(self, mode)
+
+    def lose(self) -> None:
+        self.manager.says(lost=[each.id for each in H100])
+
+    def check(self) -> None:
+        """Read it, and do what it advises."""
+        faults = self.compute.gpus._discovery.ways.sets.board.faults()
+        self.assertIn("; see systemctl status nvidia-fabricmanager", faults[0])
+        self.manager.says()
+
+    def forget_modules(self) -> None:
+        (self.compute.host.root / "state/gpu-modules.json").unlink()
+        self.compute.restart()
+
+    def bind(self) -> None:
+        """NVIDIA's driver has the cards while nova-compute is started."""
+        known = {PciAddress.parse(card): module for card, module in MODULES.items()}
+        self.useFixture(fixtures.MonkeyPatch("nova_gpu.host.nvidia.nvml.modules", lambda *_: known))
+        self.compute.config(group="gpu", nvml=True)
+        for driver in ("nvidia", "vfio-pci"):
+            for card in MODULES:
+                self.compute.host.bind(card, driver)
+            self.compute.restart()
+
+    def text(self) -> str:
+        """Why a guest with four cards does not start, or why no cards are offered"""
+        self.compute.period()
+        card = next(iter(self.compute.gpus._discovery.find()))
+        if reason := self.compute.gpus._discovery.ways.sets.why_not(card):
+            return reason
+        instance = self.claim(4)
+        try:
+            self.compute.spawn(instance)
+        except nova_exception.ComputeResourcesUnavailable as error:
+            return str(error)
+        finally:
+            self.compute.delete(instance)
+        return ""
+
+    def test_all_pairs(self) -> None:
+        self.assertEqual("", self.text())
+        room = self.free()
+        for number, (happen, remedy, do) in enumerate(self.ROWS):
+            with self.subTest(number=number, remedy=remedy):
+                happen(self)
+                text = self.text()
+                self.assertRegex(text, remedy)
+                do(self)
+                if "restart nova-compute" in text or "it and nova-compute" in text:
+                    self.compute.restart()
+                self.assertEqual("", self.text())
+                self.assertEqual(room, self.free())
 
 
 class RestartsTest(FabricTestCase):
