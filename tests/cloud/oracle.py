@@ -567,25 +567,26 @@ def unchanged(before: Cloud, now: Cloud, instance: str) -> list[Difference]:
     then, after = _all_of(before, instance), _all_of(now, instance)
     return [
         Difference("changed", instance, f"its {name} was {then[name]!r}, and is {after[name]!r}")
-        for name in then.keys() | after.keys()
-        if then.get(name) != after.get(name)
+        for name in then.keys() & after.keys()
+        if then[name] != after[name]
     ]
 
 
 def _all_of(cloud: Cloud, uuid: str) -> dict[str, object]:
     instance = cloud.instances.get(uuid)
+    domains = {
+        host.name: host.domains[uuid] for host in cloud.hosts.values() if uuid in host.domains
+    }
     found: dict[str, object] = {
         "allocation": {
             provider.name: dict(provider.allocations[uuid])
             for provider in cloud.providers.values()
             if uuid in provider.allocations
         },
-        "domain": {
-            host.name: (host.domains[uuid].is_running, host.domains[uuid].devices)
-            for host in cloud.hosts.values()
-            if uuid in host.domains
-        },
+        "domain": {name: domain.is_running for name, domain in domains.items()},
     }
+    # Apart from the domain: one that is gone is gone without GPUs, too.
+    found |= {f"devices on {name}": domain.devices for name, domain in domains.items()}
     names = ("vm_state", "task_state", "power_state", "host", "size", "devices", "cells", "files")
     return found | {name: getattr(instance, name, None) for name in names}
 

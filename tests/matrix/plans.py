@@ -168,11 +168,14 @@ def twin(own: Walk) -> Walk | None:
     """Return the same walk of an instance without GPUs, if it has one to be compared with."""
     if own.setup.flavor == axes.PLAIN:
         return None
-    if {"fill", "boot-two"} & {step.operation for step in own.steps}:
-        return None  # what there is of GPUs is taken, and the rest is not
     conditions = tuple(name for name in own.setup.conditions if name != "limit")
     setup = Setup(own.setup.kind, axes.PLAIN, own.setup.image, conditions, own.setup.is_member)
     return Walk(setup, own.steps)
+
+
+def has_rivals(own: Walk) -> bool:
+    """Return whether others take GPUs, so that it may end otherwise than its twin."""
+    return bool({"fill", "boot-two"} & {step.operation for step in own.steps})
 
 
 def status_after(own: Walk) -> str:

@@ -88,7 +88,7 @@ class Report:
         if twin is None or twin.is_hit != found.is_hit or twin.error or found.error:
             return
         is_refused = found.is_refused and not found.status.startswith("ERROR")
-        if not is_refused:
+        if not (is_refused or plans.has_rivals(found.walk)):
             yield from oracle.same_outcome(twin.instance, found.instance)
 
     def close(self, seconds: float) -> bool:

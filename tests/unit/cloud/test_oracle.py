@@ -221,7 +221,11 @@ class OutcomeTest(unittest.TestCase):
             with_instance(files=(("disk", 11),)),
             with_instance(devices=()),
             with_host(domains={}),
+            with_host(domains={UUID: DOMAIN_OF_NONE}),
             dataclasses.replace(CLOUD, providers={ROOT: CLOUD.providers[ROOT]}),
         )
         for now in rows:
             self.assertEqual(1, len(oracle.unchanged(CLOUD, now, UUID)), now)
+        # In the words of an instance without GPUs, with which it is compared
+        (gone,) = oracle.unchanged(CLOUD, with_host(domains={}), UUID)
+        self.assertNotIn(CARD, gone.text)
