@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -250,6 +251,12 @@ def kvm_with_an_option_in_vain(on: Machine) -> None:
     on.config(group="gpu", vgpu_mixed_sizes=[f"{CARD}=true"])
 
 
+def kvm_with_options_that_exclude_each_other(on: Machine) -> None:
+    on.add_functions(vgpu.L40S)
+    on.config(group="gpu", virtual_functions=[f"{CARD}=4"], vgpu_mixed_sizes=["10de:26b9=true"])
+    on.config(group="gpu", vgpu_scheduler=[f"{CARD}=fixed_share"])
+
+
 def kvm_with_a_superchip(on: Machine) -> None:
     on.add("2342", driver="vfio-pci")
 
@@ -328,6 +335,18 @@ def check_no_module(on: Machine) -> None:
 def check_functions_without_a_limit(on: Machine) -> None:
     add_intels(on, driver="vfio-pci")
     set_quantum(on, 0)
+
+
+def check_functions_of_an_older_kernel(on: Machine) -> None:
+    add_intels(on, driver="vfio-pci")
+
+
+def check_functions_at_plain_vfio(on: Machine) -> None:
+    add_intels(on, driver="vfio-pci")
+    set_quantum(on, 16)
+    on.host.set_autoprobe(CARD, enabled=False)
+    modules = on.host.root / "lib/modules" / os.uname().release / "modules.dep"
+    pci.write(modules, "kernel/drivers/vfio/pci/xe/xe-vfio-pci.ko:\n")
 
 
 def check_memory_that_gim_shares(on: Machine) -> None:
@@ -602,6 +621,8 @@ REMEDIES: dict[str, Callable[[Machine], None]] = {
         on.host.roots.sysfs / "bus/pci/drivers/vfio-pci"
     ).mkdir(),
     "write a limit to each": lambda on: set_quantum(on, 16),
+    "boot Linux 6.19 or newer": lambda on: set_quantum(on, 16),
+    "bind it to that, or to no driver": lambda on: on.host.bind(FUNCTION, None),
     r"name the cards of each group in \[gpu\]link_groups": lambda on: on.config(
         group="gpu", link_groups=[f"{CARD} {OTHER}"]
     ),
@@ -619,6 +640,7 @@ REMEDIES: dict[str, Callable[[Machine], None]] = {
     "take the card out of it in this host's": lambda on: on.config(
         group="gpu", vgpu_mixed_sizes=[]
     ),
+    "take the card out of one of them": lambda on: on.config(group="gpu", vgpu_mixed_sizes=[]),
     "use the host for LXC guests": lambda on: on.config(group="libvirt", virt_type="lxc"),
     r"the host's PID namespace \(pid_mode: host\)": lambda on: (
         on.host.roots.proc / "1/ns/pid"
