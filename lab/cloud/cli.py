@@ -53,19 +53,29 @@ up. Nothing listens but on 127.0.0.1.
 
 
 _NEXT = """
-The cloud is up. Type, for a flavor with 2 GPUs and an instance with it:
+The cloud is up. Type, for a flavor with {gpus} and an instance with it:
 
     eval "$({program} openrc)"
-    openstack gpu flavor create two --gpus 2
-    openstack gpu server create --flavor two --image busybox --nic none first
+    openstack gpu flavor create {flavor}
+    openstack gpu server create --flavor {name} --image busybox --nic none first
+"""
+_NEXT_KVM = """    openstack console log show first
+
+The guest's log names each PCI function that it sees. On the compute host:
+
+    {program} compute -- nova-gpu list
 """
 
 
 def _up(arguments: argparse.Namespace) -> int:
     if arguments.real and (arguments.computes or 1) > 1:
         raise steps.Failed("--real goes with one compute host only: two would offer the same GPUs")
+    if arguments.kvm and (arguments.real or (arguments.computes or 1) > 1):
+        raise steps.Failed("--kvm goes with one compute host, whose cards are emulated: no --real")
     lab = _lab(arguments)
     if cloud.is_up(lab):
+        if arguments.kvm != lab.kvm:
+            raise steps.Failed("the lab is up with guests of another kind: run `tools/lab down` first")
         if arguments.computes not in (None, lab.computes):
             raise steps.Failed(
                 f"the lab is up with {lab.computes} compute hosts: run `tools/lab down` first"
@@ -73,7 +83,10 @@ def _up(arguments: argparse.Namespace) -> int:
         steps.say(f"The lab in {lab.folder} is up.")
         return 0
     cloud.up(lab)
-    steps.say(_NEXT.format(program=sys.argv[0]))
+    words = ("1 GPU", "one --gpus 1 --ram 192", "one") if lab.kvm else ("2 GPUs", "two --gpus 2", "two")
+    named = dict(zip(("gpus", "flavor", "name"), words, strict=True))
+    text = _NEXT + (_NEXT_KVM if lab.kvm else "")
+    steps.say(text.format(program=sys.argv[0], **named))
     return 0
 
 
@@ -236,6 +249,7 @@ def _lab(arguments: argparse.Namespace) -> settings.Lab:
             arguments.real,
             arguments.computes or 1,
             debian=getattr(arguments, "debian", False),
+            kvm=getattr(arguments, "kvm", False),
         )
     except ValueError as error:
         raise steps.Failed(str(error)) from error
@@ -292,6 +306,11 @@ def _parser() -> argparse.ArgumentParser:
             help="offer this machine's own GPUs instead of pretended ones",
         )
     text = "compute hosts, each with GPUs of its own (default: 1)"
+    ups.add_argument(
+        "--kvm",
+        action="store_true",
+        help="a compute host in an emulated VM with an IOMMU and cards, for guests of KVM",
+    )
     ups.add_argument("--computes", type=int, choices=(1, 2), metavar="N", help=text)
     verb("down", _down, "take the cloud away and look for anything left behind")
     verb("status", _status, "what runs, and what is on the machine because of the lab")

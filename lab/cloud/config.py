@@ -3,20 +3,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import grp
 import hashlib
 import pathlib
 import shutil
 import string
 
-from lab.cloud import settings
+from lab.cloud import settings, vm_host
 
 _TEMPLATES = pathlib.Path(__file__).with_name("templates")
 _SAMPLES = settings.ROOT / "etc" / "nova"
 # The options that an operator adds for nova-gpu, and their file.
 _COMPUTE = "nova-compute.conf"
+_KVM = "nova-compute-kvm.conf"
 _ADDED = {
     _COMPUTE: "nova-compute.conf.sample",
+    _KVM: "nova-compute-kvm.conf.sample",
     "nova-controller.conf": "nova-scheduler.conf.sample",
 }
 _NOVA = ("nova.conf", "nova-controller.conf", "rootwrap.conf")
@@ -45,9 +48,12 @@ def values(host: settings.Host) -> dict[str, str]:
         "host": str(host.tree),
         "host_state": str(host.state),
         "instances": str(lab.instances),
+        "down_s": "120" if lab.kvm else "30",
         "keystone": lab.url("keystone"),
+        "neutron": lab.url("neutron"),
         "nova_api": lab.url("nova-api"),
         "password": lab.password,
+        "placement": lab.url("placement"),
         "rabbitmq_port": str(ports.rabbitmq),
         "region": settings.REGION,
         "state": str(lab.state),
@@ -100,8 +106,11 @@ def write(lab: settings.Lab, with_gpus: bool = True) -> None:
 def write_host(host: settings.Host, with_gpus: bool = True) -> None:
     """Write the compute host's nova.conf, into the folder that is /etc/nova there."""
     names, group = values(host), grp.getgrnam(settings.USER).gr_gid
-    parts = [text("nova.conf", names), text(_COMPUTE, names, with_gpus)]
-    _secret(host.etc / "nova.conf", "\n".join(parts), group)
+    template = _KVM if host.lab.kvm else _COMPUTE
+    content = "\n".join([text("nova.conf", names), text(template, names, with_gpus)])
+    if host.lab.kvm:  # where the controllers are, seen from the VM
+        content = content.replace("127.0.0.1", vm_host.OUTSIDE)
+    _secret(host.etc / "nova.conf", content, group)
 
 
 def _secret(path: pathlib.Path, content: str, group: int) -> None:
@@ -113,6 +122,7 @@ def _secret(path: pathlib.Path, content: str, group: int) -> None:
 
 def digest(lab: settings.Lab) -> str:
     """Return a digest of all files on which the content of new databases depends."""
-    rendered = [render(template, values(lab.hosts[0])) for template in sorted(_FILES)]
+    names = values(dataclasses.replace(lab, kvm=False).hosts[0])  # its databases are the same
+    rendered = [render(template, names) for template in sorted(_FILES)]
     installed = (lab.venv / ".installed").read_text()
     return hashlib.sha256("\0".join([installed, *rendered]).encode()).hexdigest()

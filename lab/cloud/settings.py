@@ -56,7 +56,7 @@ class Lab:
     """A cloud in a folder of this machine, as ``tools/lab up`` brings it up.
 
     ``real``: it offers the machine's own GPUs instead of pretended ones. ``computes`` is the number
-    of its compute hosts.
+    of its compute hosts. ``kvm``: its compute host is a VM with cards, and its guests are of KVM.
     """
 
     folder: pathlib.Path
@@ -64,6 +64,7 @@ class Lab:
     password: str
     real: bool = False
     computes: int = 1
+    kvm: bool = False
 
     @property
     def tag(self) -> str:
@@ -205,6 +206,11 @@ class Host:
         return "nova-compute" if self.number == 1 else f"nova-compute-{self.number}"
 
     @property
+    def daemon(self) -> str:
+        """The name of the process of this machine in which nova-compute runs."""
+        return self.name if self.lab.kvm else self.service
+
+    @property
     def folder(self) -> pathlib.Path:
         return self.lab.folder / self.name
 
@@ -248,6 +254,7 @@ def save(
     real: bool = False,
     computes: int = 1,
     debian: bool = False,
+    kvm: bool = False,
 ) -> Lab:
     """Write these settings of the lab in the folder *path*, and return the lab.
 
@@ -262,6 +269,7 @@ def save(
         before.password if before else secrets.token_hex(12),
         real,
         computes,
+        kvm,
     )
     path.mkdir(parents=True, exist_ok=True)
     path.chmod(0o755)
