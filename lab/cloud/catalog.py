@@ -77,14 +77,12 @@ def add_image(client: rest.Client, path: pathlib.Path) -> None:
 
 def add_booted_image(client: rest.Client, kernel: pathlib.Path, initramfs: pathlib.Path) -> None:
     """Upload an image for KVM: a kernel, an initramfs with all that a guest has, and a disk."""
-    disk = bytes(1 << 20)
-    files = {
-        f"{kind}_id": _upload(
-            client, path.read_bytes(), name=f"{IMAGE}-{kind}", disk_format=form, container_format=form
-        )
-        for kind, path, form in (("kernel", kernel, "aki"), ("ramdisk", initramfs, "ari"))
-    }
-    _upload(client, disk, name=IMAGE, os_command_line=_COMMAND_LINE, **files)
+    form = {"disk_format": "aki", "container_format": "aki"}
+    kernel_id = _upload(client, kernel.read_bytes(), name=f"{IMAGE}-kernel", **form)
+    form = {"disk_format": "ari", "container_format": "ari"}
+    ramdisk_id = _upload(client, initramfs.read_bytes(), name=f"{IMAGE}-initramfs", **form)
+    properties = {"os_command_line": _COMMAND_LINE, "kernel_id": kernel_id}
+    _upload(client, bytes(1 << 20), name=IMAGE, ramdisk_id=ramdisk_id, **properties)
 
 
 def _upload(client: rest.Client, content: bytes, **properties: str) -> str:

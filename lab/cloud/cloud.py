@@ -114,7 +114,7 @@ def add(host: settings.Host) -> None:
 
 def _started(host: settings.Host, client: rest.Client, with_gpus: bool) -> None:
     with steps.step(f"{host.name}: nova-compute", process.log_file(host.lab, host.service)):
-        compute.start_and_wait(host, client, with_gpus)
+        compute.start_and_wait(host, client, with_gpus and not host.lab.stock)
 
 
 def down(lab: settings.Lab) -> list[str]:

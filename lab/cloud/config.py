@@ -11,17 +11,23 @@ import shutil
 import string
 
 from lab.cloud import settings, vm_host
+from lab.vm import cards
 
 _TEMPLATES = pathlib.Path(__file__).with_name("templates")
 _SAMPLES = settings.ROOT / "etc" / "nova"
 # The options that an operator adds for nova-gpu, and their file.
 _COMPUTE = "nova-compute.conf"
-_KVM = "nova-compute-kvm.conf"
+_KVM, _STOCK = "nova-compute-kvm.conf", "nova-compute-stock.conf"
 _ADDED = {
     _COMPUTE: "nova-compute.conf.sample",
     _KVM: "nova-compute-kvm.conf.sample",
     "nova-controller.conf": "nova-scheduler.conf.sample",
 }
+# What stock Nova gives a whole card by: each of its two functions has its alias.
+_ALIASES = f"""[pci]
+alias = {{"name": "gpu", "vendor_id": "{cards.VENDOR_ID}", "product_id": "{cards.PRODUCT_ID}"}}
+alias = {{"name": "sound", "vendor_id": "8086", "product_id": "2668"}}
+"""
 _NOVA = ("nova.conf", "nova-controller.conf", "rootwrap.conf")
 # The path of each file below etc/. The files contain the password, so only the group nova may read
 # them.
@@ -53,6 +59,7 @@ def values(host: settings.Host) -> dict[str, str]:
         "neutron": lab.url("neutron"),
         "nova_api": lab.url("nova-api"),
         "password": lab.password,
+        "pci": _ALIASES if lab.kvm else "",
         "placement": lab.url("placement"),
         "rabbitmq_port": str(ports.rabbitmq),
         "region": settings.REGION,
@@ -104,13 +111,22 @@ def write(lab: settings.Lab, with_gpus: bool = True) -> None:
 
 
 def write_host(host: settings.Host, with_gpus: bool = True) -> None:
-    """Write the compute host's nova.conf, into the folder that is /etc/nova there."""
+    """Write the compute host's nova.conf, into the folder that is /etc/nova there.
+
+    A host in a VM also has those of both drivers, to take one in place of the other.
+    """
     names, group = values(host), grp.getgrnam(settings.USER).gr_gid
-    template = _KVM if host.lab.kvm else _COMPUTE
-    content = "\n".join([text("nova.conf", names), text(template, names, with_gpus)])
-    if host.lab.kvm:  # where the controllers are, seen from the VM
-        content = content.replace("127.0.0.1", vm_host.OUTSIDE)
-    _secret(host.etc / "nova.conf", content, group)
+    if not host.lab.kvm:
+        parts = [text("nova.conf", names), text(_COMPUTE, names, with_gpus)]
+        _secret(host.etc / "nova.conf", "\n".join(parts), group)
+        return
+    parts = [text("nova.conf", names), text(_KVM, names, with_gpus=False), render(_STOCK, names)]
+    stock = "\n".join(parts)
+    ours = "\n".join([*parts[:1], text(_KVM, names)])
+    files = {"nova.conf": stock if host.lab.stock else ours}
+    for name, content in {**files, "nova.conf.stock": stock, "nova.conf.nova-gpu": ours}.items():
+        # where the controllers are, seen from the VM
+        _secret(host.etc / name, content.replace("127.0.0.1", vm_host.OUTSIDE), group)
 
 
 def _secret(path: pathlib.Path, content: str, group: int) -> None:

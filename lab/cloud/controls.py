@@ -46,7 +46,8 @@ def start(host: settings.Host) -> int:
         return 0
     log = process.log_file(host.lab, host.service)
     with steps.step(f"nova-compute of {host.name} started", log):
-        compute.start_and_wait(host, rest.Client(host.lab))
+        # A host in a VM may have Nova's own driver by now.
+        compute.start_and_wait(host, rest.Client(host.lab), with_gpus=not host.lab.kvm)
     return 0
 
 
@@ -56,7 +57,7 @@ def power_off(host: settings.Host) -> int:
     Return 1 if something of it remains on the machine.
     """
     if host.lab.kvm:
-        raise steps.Failed("a host in a VM keeps nothing when it is switched off: run `tools/lab down`")
+        raise steps.Failed("a host in a VM keeps nothing when it is off: run `tools/lab down`")
     with steps.step(f"{host.name} switched off, with its guests", compute.libvirt(host).log):
         left = compute.power_off(host)
     for leftover in left:

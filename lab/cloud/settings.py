@@ -57,6 +57,7 @@ class Lab:
 
     ``real``: it offers the machine's own GPUs instead of pretended ones. ``computes`` is the number
     of its compute hosts. ``kvm``: its compute host is a VM with cards, and its guests are of KVM.
+    ``stock``: that host begins with Nova's own driver, and cards by an alias.
     """
 
     folder: pathlib.Path
@@ -65,6 +66,7 @@ class Lab:
     real: bool = False
     computes: int = 1
     kvm: bool = False
+    stock: bool = False
 
     @property
     def tag(self) -> str:
@@ -255,6 +257,7 @@ def save(
     computes: int = 1,
     debian: bool = False,
     kvm: bool = False,
+    stock: bool = False,
 ) -> Lab:
     """Write these settings of the lab in the folder *path*, and return the lab.
 
@@ -270,6 +273,7 @@ def save(
         real,
         computes,
         kvm,
+        stock,
     )
     path.mkdir(parents=True, exist_ok=True)
     path.chmod(0o755)
