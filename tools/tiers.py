@@ -97,6 +97,7 @@ LONG = (
     Part("demo-debian", 13, "tools/lab demo --debian", is_nightly=True),
     Part("upgrade", 13, "tools/lab upgrade HEAD~100"),
     Part("kolla", 12, ".ci/kolla", is_nightly=True),
+    Part("kvm", 13, ".ci/kvm"),
     Part("tempest", 13, "sh -c 'tools/lab up && tempest-plugin/against-lab'"),
 )
 # In neither are the suite "gpu", which needs a real card, and the benchmarks, which are figures to

@@ -47,6 +47,8 @@ up. Nothing listens but on 127.0.0.1.
     eval "$(tools/lab openrc)"         now openstack and nova are this cloud's
     tools/lab compute -- virsh -c lxc:/// list        on the compute host
     tools/lab up --computes 2          two compute hosts, to move instances between
+    tools/lab up --kvm                 a compute host in an emulated VM with cards, for KVM
+    tools/lab up --kvm --stock         ... which has Nova's own driver yet, for adopt and leave
     tools/lab power-off compute-1      ... to evacuate them (doc/source/admin/moving.rst)
     tools/lab down                     nothing is left but the folder
 """
@@ -59,13 +61,49 @@ The cloud is up. Type, for a flavor with 2 GPUs and an instance with it:
     openstack gpu flavor create two --gpus 2
     openstack gpu server create --flavor two --image busybox --nic none first
 """
+_NEXT_KVM = """
+The cloud is up. Type, for a flavor with a GPU and an instance with it, and for what that sees:
+
+    eval "$({program} openrc)"
+    openstack gpu flavor create one --gpus 1 --ram 192
+    openstack gpu server create --flavor one --image busybox --nic none first
+    openstack console log show first
+    {program} compute -- nova-gpu list
+"""
+_NEXT_STOCK = """
+The cloud is up, and its compute host has Nova's own driver. Type, for an instance with a card:
+
+    eval "$({program} openrc)"
+    openstack flavor create one --ram 192 --disk 0 --property pci_passthrough:alias=gpu:1,sound:1
+    openstack server create --wait --flavor one --image busybox --nic none first
+
+What nova-gpu would do, then with it, and back:
+
+    {program} compute -- nova-gpu shadow
+    {program} compute -- nova-gpu adopt
+    {program} stop-compute
+    {program} compute -- cp /etc/nova/nova.conf.nova-gpu /etc/nova/nova.conf
+    {program} compute -- nova-gpu adopt --apply --with-gpufilter
+    {program} start-compute
+    {program} compute -- nova-gpu list
+    {program} stop-compute
+    {program} compute -- cp /etc/nova/nova.conf.stock /etc/nova/nova.conf
+    {program} compute -- nova-gpu leave --apply
+    {program} start-compute
+"""
 
 
 def _up(arguments: argparse.Namespace) -> int:
     if arguments.real and (arguments.computes or 1) > 1:
         raise steps.Failed("--real goes with one compute host only: two would offer the same GPUs")
+    if arguments.stock and not arguments.kvm:
+        raise steps.Failed("--stock goes with --kvm")
+    if arguments.kvm and (arguments.real or (arguments.computes or 1) > 1):
+        raise steps.Failed("--kvm goes with one compute host, whose cards are emulated: no --real")
     lab = _lab(arguments)
     if cloud.is_up(lab):
+        if (arguments.kvm, arguments.stock) != (lab.kvm, lab.stock):
+            raise steps.Failed("the lab is up in another way: run `tools/lab down` first")
         if arguments.computes not in (None, lab.computes):
             raise steps.Failed(
                 f"the lab is up with {lab.computes} compute hosts: run `tools/lab down` first"
@@ -73,7 +111,8 @@ def _up(arguments: argparse.Namespace) -> int:
         steps.say(f"The lab in {lab.folder} is up.")
         return 0
     cloud.up(lab)
-    steps.say(_NEXT.format(program=sys.argv[0]))
+    text = _NEXT_STOCK if lab.stock else _NEXT_KVM if lab.kvm else _NEXT
+    steps.say(text.format(program=sys.argv[0]))
     return 0
 
 
@@ -236,6 +275,8 @@ def _lab(arguments: argparse.Namespace) -> settings.Lab:
             arguments.real,
             arguments.computes or 1,
             debian=getattr(arguments, "debian", False),
+            kvm=getattr(arguments, "kvm", False),
+            stock=getattr(arguments, "stock", False),
         )
     except ValueError as error:
         raise steps.Failed(str(error)) from error
@@ -292,6 +333,16 @@ def _parser() -> argparse.ArgumentParser:
             help="offer this machine's own GPUs instead of pretended ones",
         )
     text = "compute hosts, each with GPUs of its own (default: 1)"
+    ups.add_argument(
+        "--kvm",
+        action="store_true",
+        help="a compute host in an emulated VM with an IOMMU and cards, for guests of KVM",
+    )
+    ups.add_argument(
+        "--stock",
+        action="store_true",
+        help="begin with Nova's own driver there, and cards by an alias: to try adopt and leave",
+    )
     ups.add_argument("--computes", type=int, choices=(1, 2), metavar="N", help=text)
     verb("down", _down, "take the cloud away and look for anything left behind")
     verb("status", _status, "what runs, and what is on the machine because of the lab")

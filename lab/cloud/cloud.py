@@ -26,6 +26,7 @@ from lab.cloud import (
     services,
     settings,
     steps,
+    vm_host,
 )
 
 _STRANGERS = ("libvirtd", "virtlxcd", "mariadbd", "mysqld")
@@ -65,7 +66,7 @@ def up(lab: settings.Lab, with_gpus: bool = True, computes: int | None = None) -
         image.build(lab.cache / "guest.raw")
     for host in hosts:
         # Without libvirtd's log, because the error explains it.
-        with steps.step(f"{host.name}: GPUs, and libvirtd in mounts of its own"):
+        with steps.step(f"{host.name}: GPUs, and libvirtd of its own"):
             compute.power_on(host)
     (debian if isinstance(lab, settings.DebianLab) else schema).prepare(lab)
 
@@ -86,7 +87,10 @@ def up(lab: settings.Lab, with_gpus: bool = True, computes: int | None = None) -
     client = rest.Client(lab)
     with steps.step("service catalogue and image", process.log_file(lab, "keystone")):
         catalog.fill(lab, client)
-        catalog.add_image(client, lab.cache / "guest.raw")
+        if lab.kvm:
+            catalog.add_booted_image(client, *vm_host.guest_files(lab, lab.cache))
+        else:
+            catalog.add_image(client, lab.cache / "guest.raw")
     with steps.step("scheduler and conductor", process.log_file(lab, "nova-conductor")):
         services.start_controller(lab, "nova-conductor")
         services.wait_for_conductor(lab, client)
@@ -110,7 +114,7 @@ def add(host: settings.Host) -> None:
 
 def _started(host: settings.Host, client: rest.Client, with_gpus: bool) -> None:
     with steps.step(f"{host.name}: nova-compute", process.log_file(host.lab, host.service)):
-        compute.start_and_wait(host, client, with_gpus)
+        compute.start_and_wait(host, client, with_gpus and not host.lab.stock)
 
 
 def down(lab: settings.Lab) -> list[str]:

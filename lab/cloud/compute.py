@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lab's compute hosts: each is a nova-compute and a private libvirtd with a hostname."""
+"""The lab's compute hosts: each is a nova-compute and a private libvirtd with a hostname.
+
+With KVM it is nova-compute and libvirtd in a VM (:mod:`lab.cloud.vm_host`).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import pathlib
 import shutil
 import time
 
-from lab.cloud import libvirtd, nodes, process, rest, services, settings, steps
+from lab.cloud import libvirtd, nodes, process, rest, services, settings, steps, vm_host
 
 # A folder must exist for a time where the host's own one is mounted.
 ETC = pathlib.Path("/etc/nova")
@@ -46,6 +49,8 @@ def named(lab: settings.Lab, name: str | None) -> settings.Host:
 
 
 def is_on(host: settings.Host) -> bool:
+    if host.lab.kvm:
+        return vm_host.is_on(host)
     with contextlib.suppress(libvirtd.LibvirtdFailed):
         return libvirt(host).pid > 0
     return False
@@ -61,11 +66,14 @@ def pretend(host: settings.Host) -> None:
 
 
 def power_on(host: settings.Host, again: bool = False) -> None:
-    """Switch the host on: start its libvirtd.
+    """Switch the host on: start its libvirtd, or boot its VM.
 
     :param again: whether it keeps its domains and the state of its GPUs from before
     :raises steps.Failed: if libvirtd does not start
     """
+    if host.lab.kvm:
+        vm_host.power_on(host)
+        return
     if not again and not host.lab.real:
         pretend(host)
     ETC.mkdir(exist_ok=True)
@@ -80,6 +88,9 @@ def power_off(host: settings.Host) -> list[str]:
 
     nova-compute is killed first, so that it cannot report the end of the guests.
     """
+    if host.lab.kvm:
+        vm_host.power_off(host)
+        return []
     process.kill(host.lab, host.service)
     return libvirt(host).stop()
 
@@ -87,6 +98,9 @@ def power_off(host: settings.Host) -> list[str]:
 def start(host: settings.Host) -> None:
     """Start the host's nova-compute, without waiting for it."""
     lab = host.lab
+    if lab.kvm:
+        vm_host.start(host)
+        return
     for folder in (lab.instances, host.state):
         folder.mkdir(parents=True, exist_ok=True)
         shutil.chown(folder, settings.USER, settings.USER)
@@ -96,6 +110,9 @@ def start(host: settings.Host) -> None:
 
 
 def stop(host: settings.Host) -> None:
+    if host.lab.kvm:
+        vm_host.stop(host, PATIENCE_S)
+        return
     process.stop(host.lab, host.service, PATIENCE_S)
 
 
@@ -111,7 +128,7 @@ def start_and_wait(host: settings.Host, client: rest.Client, with_gpus: bool = T
     start(host)
 
     def ready() -> bool:
-        process.check(host.lab, host.service)
+        process.check(host.lab, host.daemon)
         with contextlib.suppress(OSError, rest.RequestFailed):
             service = _service(host, client)
             if not service or not service["updated_at"]:

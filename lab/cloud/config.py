@@ -3,22 +3,31 @@
 
 from __future__ import annotations
 
+import dataclasses
 import grp
 import hashlib
 import pathlib
 import shutil
 import string
 
-from lab.cloud import settings
+from lab.cloud import settings, vm_host
+from lab.vm import cards
 
 _TEMPLATES = pathlib.Path(__file__).with_name("templates")
 _SAMPLES = settings.ROOT / "etc" / "nova"
 # The options that an operator adds for nova-gpu, and their file.
 _COMPUTE = "nova-compute.conf"
+_KVM, _STOCK = "nova-compute-kvm.conf", "nova-compute-stock.conf"
 _ADDED = {
     _COMPUTE: "nova-compute.conf.sample",
+    _KVM: "nova-compute-kvm.conf.sample",
     "nova-controller.conf": "nova-scheduler.conf.sample",
 }
+# What stock Nova gives a whole card by: each of its two functions has its alias.
+_ALIASES = f"""[pci]
+alias = {{"name": "gpu", "vendor_id": "{cards.VENDOR_ID}", "product_id": "{cards.PRODUCT_ID}"}}
+alias = {{"name": "sound", "vendor_id": "8086", "product_id": "2668"}}
+"""
 _NOVA = ("nova.conf", "nova-controller.conf", "rootwrap.conf")
 # The path of each file below etc/. The files contain the password, so only the group nova may read
 # them.
@@ -45,9 +54,13 @@ def values(host: settings.Host) -> dict[str, str]:
         "host": str(host.tree),
         "host_state": str(host.state),
         "instances": str(lab.instances),
+        "down_s": "120" if lab.kvm else "30",
         "keystone": lab.url("keystone"),
+        "neutron": lab.url("neutron"),
         "nova_api": lab.url("nova-api"),
         "password": lab.password,
+        "pci": _ALIASES if lab.kvm else "",
+        "placement": lab.url("placement"),
         "rabbitmq_port": str(ports.rabbitmq),
         "region": settings.REGION,
         "state": str(lab.state),
@@ -98,10 +111,22 @@ def write(lab: settings.Lab, with_gpus: bool = True) -> None:
 
 
 def write_host(host: settings.Host, with_gpus: bool = True) -> None:
-    """Write the compute host's nova.conf, into the folder that is /etc/nova there."""
+    """Write the compute host's nova.conf, into the folder that is /etc/nova there.
+
+    A host in a VM also has those of both drivers, to take one in place of the other.
+    """
     names, group = values(host), grp.getgrnam(settings.USER).gr_gid
-    parts = [text("nova.conf", names), text(_COMPUTE, names, with_gpus)]
-    _secret(host.etc / "nova.conf", "\n".join(parts), group)
+    if not host.lab.kvm:
+        parts = [text("nova.conf", names), text(_COMPUTE, names, with_gpus)]
+        _secret(host.etc / "nova.conf", "\n".join(parts), group)
+        return
+    parts = [text("nova.conf", names), text(_KVM, names, with_gpus=False), render(_STOCK, names)]
+    stock = "\n".join(parts)
+    ours = "\n".join([*parts[:1], text(_KVM, names)])
+    files = {"nova.conf": stock if host.lab.stock else ours}
+    for name, content in {**files, "nova.conf.stock": stock, "nova.conf.nova-gpu": ours}.items():
+        # where the controllers are, seen from the VM
+        _secret(host.etc / name, content.replace("127.0.0.1", vm_host.OUTSIDE), group)
 
 
 def _secret(path: pathlib.Path, content: str, group: int) -> None:
@@ -113,6 +138,7 @@ def _secret(path: pathlib.Path, content: str, group: int) -> None:
 
 def digest(lab: settings.Lab) -> str:
     """Return a digest of all files on which the content of new databases depends."""
-    rendered = [render(template, values(lab.hosts[0])) for template in sorted(_FILES)]
+    names = values(dataclasses.replace(lab, kvm=False).hosts[0])  # its databases are the same
+    rendered = [render(template, names) for template in sorted(_FILES)]
     installed = (lab.venv / ".installed").read_text()
     return hashlib.sha256("\0".join([installed, *rendered]).encode()).hexdigest()

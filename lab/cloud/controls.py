@@ -7,12 +7,16 @@ import os
 import subprocess
 from collections.abc import Sequence
 
-from lab.cloud import compute, leftovers, libvirtd, process, rest, settings, steps
+from lab.cloud import compute, leftovers, libvirtd, process, rest, settings, steps, vm_host
 
 
 def enter(host: settings.Host, command: Sequence[str]) -> int:
     """Run *command*, or a shell without one, in the mount namespace of the compute host."""
     lab = host.lab
+    if lab.kvm:
+        if not command:
+            raise steps.Failed("a host in a VM has no shell to open: name a command after --")
+        return vm_host.run(host, command)
     try:
         argv = compute.libvirt(host).enter(command or ["bash", "--norc", "-i"])
     except libvirtd.LibvirtdFailed as error:
@@ -37,12 +41,13 @@ def start(host: settings.Host) -> int:
     """Start the host's nova-compute, unless it runs, and wait until it has reported its GPUs."""
     if not compute.is_on(host):
         raise steps.Failed(f"{host.name} is off: run `tools/lab power-on {host.name}`")
-    if process.pid(host.lab, host.service):
+    if not host.lab.kvm and process.pid(host.lab, host.service):
         steps.say(f"nova-compute of {host.name} runs.")
         return 0
     log = process.log_file(host.lab, host.service)
     with steps.step(f"nova-compute of {host.name} started", log):
-        compute.start_and_wait(host, rest.Client(host.lab))
+        # A host in a VM may have Nova's own driver by now.
+        compute.start_and_wait(host, rest.Client(host.lab), with_gpus=not host.lab.kvm)
     return 0
 
 
@@ -51,6 +56,8 @@ def power_off(host: settings.Host) -> int:
 
     Return 1 if something of it remains on the machine.
     """
+    if host.lab.kvm:
+        raise steps.Failed("a host in a VM keeps nothing when it is off: run `tools/lab down`")
     with steps.step(f"{host.name} switched off, with its guests", compute.libvirt(host).log):
         left = compute.power_off(host)
     for leftover in left:

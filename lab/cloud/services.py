@@ -29,7 +29,7 @@ _TIMEOUT_S = 600.0
 
 def names(lab: settings.Lab) -> list[str]:
     """Return the names of the lab's daemons, in the order in which they are stopped."""
-    return [*(host.service for host in lab.hosts), *CONTROLLER]
+    return [*(host.daemon for host in lab.hosts), *CONTROLLER]
 
 
 def start_rabbitmq(lab: settings.Lab) -> None:

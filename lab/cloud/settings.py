@@ -56,7 +56,8 @@ class Lab:
     """A cloud in a folder of this machine, as ``tools/lab up`` brings it up.
 
     ``real``: it offers the machine's own GPUs instead of pretended ones. ``computes`` is the number
-    of its compute hosts.
+    of its compute hosts. ``kvm``: its compute host is a VM with cards, and its guests are of KVM.
+    ``stock``: that host begins with Nova's own driver, and cards by an alias.
     """
 
     folder: pathlib.Path
@@ -64,6 +65,8 @@ class Lab:
     password: str
     real: bool = False
     computes: int = 1
+    kvm: bool = False
+    stock: bool = False
 
     @property
     def tag(self) -> str:
@@ -205,6 +208,11 @@ class Host:
         return "nova-compute" if self.number == 1 else f"nova-compute-{self.number}"
 
     @property
+    def daemon(self) -> str:
+        """The name of the process of this machine in which nova-compute runs."""
+        return self.name if self.lab.kvm else self.service
+
+    @property
     def folder(self) -> pathlib.Path:
         return self.lab.folder / self.name
 
@@ -248,6 +256,8 @@ def save(
     real: bool = False,
     computes: int = 1,
     debian: bool = False,
+    kvm: bool = False,
+    stock: bool = False,
 ) -> Lab:
     """Write these settings of the lab in the folder *path*, and return the lab.
 
@@ -262,6 +272,8 @@ def save(
         before.password if before else secrets.token_hex(12),
         real,
         computes,
+        kvm,
+        stock,
     )
     path.mkdir(parents=True, exist_ok=True)
     path.chmod(0o755)

@@ -20,6 +20,7 @@ _SITE = f"lib/{_PYTHON}/site-packages"
 # Debian's interpreter of the same version, which can use compiled files and extensions.
 _CONFIGURATION = "home = /usr/bin\ninclude-system-site-packages = false\n"
 # Large packages that nothing in the VM uses.
+_SCRIPTS = ("nova-compute", "nova-gpu", "nova-gpu-status", "privsep-helper", "stestr")
 _LEFT_OUT = ("babel", "mypy", "mypyc", "numpy", "numpy.libs", "pip", "ruff", "sphinx")
 
 
@@ -37,8 +38,9 @@ def build(state: pathlib.Path, venv: pathlib.Path) -> pathlib.Path:
     """
     site = venv / _SITE
     installed = sorted(path.name for path in site.glob("*.dist-info"))
-    entry_points = sorted(site.glob("nova_gpu-*.dist-info/entry_points.txt"))
-    key = build_cache.digest(installed, *entry_points, pathlib.Path(__file__))
+    # It has the digests of all files where the package is no editable install.
+    record = sorted(site.glob("nova_gpu-*.dist-info/RECORD"))
+    key = build_cache.digest(installed, *record, pathlib.Path(__file__))
 
     def make(folder: pathlib.Path) -> None:
         log = state / "log" / "environment.log"
@@ -66,8 +68,9 @@ def _copy(venv: pathlib.Path, tree: pathlib.Path) -> None:
     (site / "etc").unlink(missing_ok=True)
     (site / "etc").symlink_to("/opt/nova/etc")
     # An editable install knows where the tree is on this machine; in the VM it is /project.
-    (site / "nova/virt/gpu").symlink_to("/project/nova_gpu/virt_ext")
-    for script in ("stestr", "privsep-helper"):
+    if not (site / "nova/virt/gpu").exists():
+        (site / "nova/virt/gpu").symlink_to("/project/nova_gpu/virt_ext")
+    for script in _SCRIPTS:
         if (venv / "bin" / script).exists():
             _copy_script(venv / "bin" / script, tree / "bin" / script)
 
