@@ -172,7 +172,7 @@ def _types_of(
     facts = {parent: known.get(parent, vgpu.VGPUType(parent)) for parent in there}
     if earlier_types:
         # On a full card NVIDIA's driver does not name the types of its functions any more.
-        typed = (a for a, parent in parents.items() if parent.kind is vgpu.Kind.TYPED)
+        typed = (a for a, parent in parents.items() if parent.kind.hides_types)
         before = next(filter(None, (earlier_types.get(a, {}) for a in typed)), {})
         facts |= {address: known.get(address, before[address]) for address in before}
     return {address: fact for address in sorted(facts) if (fact := facts[address]) is not None}

@@ -23,7 +23,6 @@ class TypedFunctions(VirtualFunctions):
     kind = Kind.TYPED
     words = "a virtual function with a type"
     managed = False  # the function stays with the driver that set its type
-    may_wedge = True  # for the source see nova_gpu.virt.health.failed_starts
 
     def obstacle(self, card: GPU, functions: Sequence[PciAddress] = ()) -> str | None:
         return (

@@ -22,7 +22,7 @@ from nova_gpu.core import availability, boundary, device, exception
 from nova_gpu.core.availability import Reasons, Scope, Source, Unavailable
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu import vgpu_capacity
-from nova_gpu.core.vgpu.vgpu import FUNCTION_TYPE, DividedCard, Kind, Slot, is_function_type
+from nova_gpu.core.vgpu.vgpu import FUNCTION_TYPE, DividedCard, Slot, is_function_type
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.host import products
 from nova_gpu.host.mig import mig_layout
@@ -295,7 +295,7 @@ def sorted_out(
                 "it has vGPUs of types that [gpu]vgpu_types does not name; remove those, or name "
                 "their type"
             )
-        elif not card.types and any(p.kind is Kind.TYPED for p in card.parents.values()):
+        elif not card.types and any(p.kind.hides_types for p in card.parents.values()):
             # The removal of the functions would undo the first step of who prepares it for vGPUs.
             how = products.how_to_remove_functions(gpus[address].product.vendor_id, address)
             others[address] = (
@@ -370,7 +370,7 @@ def is_divided_by_nova(function: PciAddress) -> bool:
 
 def _novas_own(card: DividedCard) -> str | None:
     """Return which option makes Nova's own driver divide *card* into vGPUs, and the remedy."""
-    mediating = {str(a) for a, parent in card.parents.items() if parent.kind is Kind.MEDIATED}
+    mediating = {str(a) for a, parent in card.parents.items() if parent.kind.is_mediated}
     for type_id, addresses in _novas_types():
         if type_id in card.types and (mediating & {*addresses} if addresses else mediating):
             return (

@@ -15,7 +15,7 @@ from nova_gpu.core.availability import Reasons
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, DeliveryMode, GroupKey, PciAddress
 from nova_gpu.core.vgpu import vgpu_group
-from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Slot
+from nova_gpu.core.vgpu.vgpu import UNKNOWN, DividedCard, Slot
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.host.mig import mig_layout
 from nova_gpu.host.vfio import passthrough
@@ -129,7 +129,7 @@ def made(
     slots_by_guest: dict[str, frozenset[Slot]] = {}
     for uuid, slot in slots:
         parent = functions.get(slot.parent)
-        way = host.ways.part(parent.kind if parent else Kind.MEDIATED)
+        way = host.ways.part((parent or UNKNOWN).kind)
         if way.is_there(slot, uuid, parent):
             slots_by_guest[uuid] = slots_by_guest.get(uuid, frozenset()) | {slot}
     return slots_by_guest
@@ -152,7 +152,7 @@ def free(
         address
         for card in parts.values()
         for address, parent in card.parents.items()
-        if parent.kind is Kind.PLAIN
+        if parent.kind.is_plain
     }
     # The driver of a plain function does not report that a guest has it.
     pending = {slot for slot in slots if slot.parent in plain or slot not in made}
