@@ -8,11 +8,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nova_gpu.conf import CONF
+from nova_gpu.core import vendors
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
 from nova_gpu.core.vgpu import vgpu_capacity
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Slot
-from nova_gpu.host import products
 from nova_gpu.host.mig import mig_layout
 from nova_gpu.host.pci import selection
 from nova_gpu.host.roots import Roots
@@ -207,7 +207,7 @@ class Ways:
         """
         reason = "this host is for containers, whose cards have no virtual functions"
         if not self.whole.shares_driver:
-            is_nvidias = gpu.product.vendor_id == products.NVIDIA
+            is_nvidias = gpu.product.vendor_id == vendors.NVIDIA
             if is_nvidias and selection.value_of(gpu, self.wanted) is not None:
                 return None
             reason = "it is for cards of NVIDIA's that [gpu]virtual_functions names"

@@ -18,7 +18,7 @@ from oslo_log import log as logging
 
 import nova_gpu.privsep
 from nova_gpu.conf import CONF
-from nova_gpu.core import availability, boundary, device, exception
+from nova_gpu.core import availability, boundary, device, exception, vendors
 from nova_gpu.core.availability import Reasons, Scope, Source, Unavailable
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu import vgpu_capacity
@@ -297,7 +297,8 @@ def sorted_out(
             )
         elif not card.types and any(p.kind.hides_types for p in card.parents.values()):
             # The removal of the functions would undo the first step of who prepares it for vGPUs.
-            how = products.how_to_remove_functions(gpus[address].product.vendor_id, address)
+            vendor = vendors.of(gpus[address].product.vendor_id)
+            how = vendor.how_to_remove_functions(address)
             others[address] = (
                 "its driver lists no vGPU type for its virtual functions; in MIG mode make GPU "
                 f"instances (nvidia-smi mig -cgi ... -C), or to have it given whole, {how}"
