@@ -147,8 +147,8 @@ def _candidates(
     choices = []
     for candidate in answer["allocation_requests"]:
         amounts = {uuid: item["resources"] for uuid, item in candidate["allocations"].items()}
-        traits = {trait for uuid in amounts for trait in providers[uuid]["traits"]}
-        if amounts.keys() <= {*ours} and image.issubset(traits):
+        there = {trait for uuid in amounts for trait in providers[uuid]["traits"]}
+        if amounts.keys() <= {*ours} and image.issubset(there):
             left = sum(
                 providers[uuid]["resources"][name]["capacity"]
                 - providers[uuid]["resources"][name]["used"]
