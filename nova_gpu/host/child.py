@@ -9,7 +9,6 @@ import pathlib
 import signal
 import subprocess
 import sys
-import threading
 import time
 import types
 from collections.abc import Mapping, Sequence
@@ -72,54 +71,13 @@ def script(text: str, *arguments: str) -> Sequence[str]:
     return [sys.executable, "-I", "-S", "-c", text, *arguments]
 
 
-class Ahead:
-    """A :func:`script` whose process is started before its input is known.
-
-    A guest's start then does not wait until Python has started. The process ends when its standard
-    input is closed, so it does not outlive nova-compute. Threads may share one object.
-    """
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        """Start a process that waits for its input, unless one waits already.
-
-        :raises Failed: if it cannot be started
-        """
-        with self._lock:
-            if self._process is None or self._process.poll() is not None:
-                self._process = _start_reader(script(self._text))
-
-    def run(self, words: bytes, timeout_s: float) -> bytes:
-        """Give *words* to the waiting process, or to a new one, and return what it printed.
-
-        :raises Failed: if it cannot be started or exits with an error
-        :raises TimedOut: if it does not end within *timeout_s*
-        """
-        with self._lock:
-            process, self._process = self._process, None
-        if process is None or process.poll() is not None:
-            process = _start_reader(script(self._text))
-        return _output(process, timeout_s, words)
-
-
 def run(command: Sequence[str], timeout_s: float, words: bytes | None = None) -> bytes:
     """Run *command* with the standard input *words*, and return its standard output.
 
     :raises Failed: if it cannot be started or exits with an error
     :raises TimedOut: if it does not end within *timeout_s*
     """
-    return _output(_start_reader(command), timeout_s, words)
-
-
-def _start_reader(command: Sequence[str]) -> subprocess.Popen[bytes]:
-    return _start(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
-
-
-def _output(process: subprocess.Popen[bytes], timeout_s: float, words: bytes | None) -> bytes:
+    process = _start(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
     status, output, errors = _communicate(process, timeout_s, words)
     if status != 0:
         last = errors.decode(errors="replace").strip().rpartition("\n")[2]

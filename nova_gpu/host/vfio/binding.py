@@ -129,7 +129,6 @@ def give_to_host(address: model.PciAddress, means: Means) -> None:
             ours = (function for function in now if _is_ours(function, now[function], means.roots))
             back = {function: formers[function] for function in ours if function in formers}
             _move(gpu, back, open_devices.numbers(gpu, means.roots), means)
-            rebinder.make_ready()
         former_drivers.forget(means.records, address)
 
 
@@ -240,7 +239,7 @@ def _ask(gpu: model.GPU, request: Mapping[str, Any], means: Means) -> Mapping[st
     if request["devices"] and not means.roots.shows_all_processes():
         raise _NotBegun(open_devices.UNSEEN, open_devices.UNSEEN_REMEDY)
     try:
-        answer = rebinder.move(request, means)
+        answer = rebinder.run(request, means)
     except child.TimedOut as error:
         step = rebinder.last_line(error.output)
         _hanging[gpu.address] = (error.process, step)

@@ -101,7 +101,7 @@ def in_use(
     devices = {device for devices in devices_by_card.values() for device in devices}
     if not devices:
         return {}
-    answer = rebinder.look({"devices": sorted(devices)}, means)
+    answer = rebinder.run({"devices": sorted(devices)}, means)
     who: dict[model.PciAddress, list[Holder]] = {}
     for holder in answer["holders"]:
         for address, own in devices_by_card.items():

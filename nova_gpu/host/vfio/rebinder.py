@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import pathlib
@@ -18,7 +17,6 @@ _SCRIPT = child.source(pathlib.Path(__file__).with_name("rebind_script.py"), pro
 # How the names of the steps before any binding begin
 LOOKS = ("looking", "reading")
 _SETTLE_S = 5.0
-_ahead = child.Ahead(_SCRIPT)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -35,39 +33,21 @@ class Means:
     timeout_s: float
 
 
-def look(request: Mapping[str, Any], means: Means) -> Mapping[str, Any]:
-    """Run the script to find processes that have devices open, and return its answer.
-
-    :param request: the key ``devices`` of the script's task
-    :raises Failed: if the script fails, or does not end in time
-    """
-    return _answer(child.run(child.script(_SCRIPT), means.timeout_s, _words(request, means)))
-
-
-def move(request: Mapping[str, Any], means: Means) -> Mapping[str, Any]:
-    """Run the script in the process of :func:`make_ready`, if there is one; return its answer.
+def run(request: Mapping[str, Any], means: Means) -> Mapping[str, Any]:
+    """Run the script, to find processes that have devices open or to bind; return its answer.
 
     :param request: keys of the script's task
     :raises Failed: if the script fails, or does not end in time
     """
-    return _answer(_ahead.run(_words(request, means), means.timeout_s))
-
-
-def make_ready() -> None:
-    """Start the process that the next :func:`move` uses, so that a guest need not wait for it."""
-    with contextlib.suppress(child.Failed):  # then that one starts it, or fails of it
-        _ahead.start()
+    output = child.run(child.script(_SCRIPT), means.timeout_s, _words(request, means))
+    answer: Mapping[str, Any] = json_text.parse(last_line(output))
+    return answer
 
 
 def _words(request: Mapping[str, Any], means: Means) -> bytes:
     nothing: Mapping[str, Any] = {"devices": (), "overrides": {}, "moves": ()}
     roots = {"sysfs": str(means.roots.sysfs), "proc": str(means.roots.proc)}
     return json.dumps({**roots, "settle_s": _SETTLE_S, **nothing, **request}).encode() + b"\n"
-
-
-def _answer(output: bytes) -> Mapping[str, Any]:
-    answer: Mapping[str, Any] = json_text.parse(last_line(output))
-    return answer
 
 
 def last_line(output: bytes) -> str:

@@ -36,9 +36,6 @@ class BindingTestCase(HostTestCase):
         self.card = model.PciAddress.parse(CARD)
         self.records = self.root / "gpu-bindings"
         self.log = self.useFixture(fixtures.FakeLogger())
-        # One that an earlier test's was started for is of that test's Python.
-        ahead = child.Ahead(rebinder._SCRIPT)
-        self.useFixture(fixtures.MonkeyPatch("nova_gpu.host.vfio.rebinder._ahead", ahead))
 
     def means(self, timeout_s: float = 60) -> rebinder.Means:
         return rebinder.Means(self.host.roots, self.records, timeout_s)
@@ -287,7 +284,7 @@ class TestHangs(BindingTestCase):
         process = subprocess.Popen(["sleep", "300"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         output = b"looking\nunbinding 0000:81:00.0 from nvidia\n"
         hung = child.TimedOut("did not answer", output, process)
-        with fixtures.MockPatchObject(child.Ahead, "run", side_effect=hung):
+        with fixtures.MockPatchObject(rebinder, "run", side_effect=hung):
             for _ in range(2):
                 error = self.refused(timeout_s=1)
                 self.assertIn("unbinding 0000:81:00.0 from nvidia does not end", error.reason)
