@@ -12,7 +12,7 @@ from typing import Any
 
 from nova_gpu.cmd import board, this_host
 from nova_gpu.cmd.output import NO_CARDS, Format, print_json
-from nova_gpu.conf import CONF
+from nova_gpu.conf import CONF, NOVAS
 from nova_gpu.core import availability, printable
 from nova_gpu.core.availability import Reasons, Source
 from nova_gpu.core.guest import address_space
@@ -205,7 +205,7 @@ def _remarks(host: discovery.Discovery, gpu: GPU, root: pathlib.Path, alike: int
         size = address_space.in_gib(address_space.window(card))
         yield f"it maps {size} GiB of memory; {_largest_guest(card, roots, alike)}"
     unlimited = guest_address_space.unlimited(roots, host.libvirt_version())
-    if unlimited and CONF.libvirt.cpu_mode in guest_address_space.AS_THE_HOST:
+    if unlimited and NOVAS.libvirt.cpu_mode in guest_address_space.AS_THE_HOST:
         yield unlimited
     yield from _of_isolation(host, gpu)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from oslo_log import log as logging
 
-from nova_gpu.conf import CONF
+from nova_gpu.conf import NOVAS
 from nova_gpu.core import exception
 from nova_gpu.core.availability import Reasons, Source, Unavailable
 from nova_gpu.core.model import GPU, PciAddress
@@ -24,7 +24,7 @@ _RETRY_AFTER_S = 300.0
 
 def folder() -> pathlib.Path:
     """Return the folder with one file for each card of this host that could not be bound."""
-    return pathlib.Path(CONF.state_path, "gpu-unbound")
+    return pathlib.Path(NOVAS.state_path, "gpu-unbound")
 
 
 class BindFailures:

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from nova_gpu.conf import CONF
+from nova_gpu.conf import CONF, NOVAS
 from nova_gpu.core import vendors
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
@@ -82,7 +82,7 @@ class Ways:
             [Iterable[GPU], division.TypesByFunction], dict[PciAddress, DividedCard]
         ]
         parts: Sequence[Delivery]
-        if DeliveryMode.of_whole_cards(CONF.libvirt.virt_type) is DeliveryMode.LXC:
+        if DeliveryMode.of_whole_cards(NOVAS.libvirt.virt_type) is DeliveryMode.LXC:
             self.whole = containers = MIGInstances(roots, reason_kept, serves=ledger is not None)
             self.host_hooks = containers.host_hooks
             parts = [containers]
@@ -94,7 +94,7 @@ class Ways:
         else:
             self._others["mig_profile"] = profiles
             self.sets = sets.of_machines(roots, ledger)
-            spec = DeviceSpec(CONF.pci.device_spec)
+            spec = DeviceSpec(NOVAS.pci.device_spec)
             self.whole = machines = PCIPassthrough(
                 roots, spec, bind_failures.folder(), ledger, self._peers, libvirt_version
             )

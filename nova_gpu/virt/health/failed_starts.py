@@ -24,7 +24,7 @@ from typing import Any
 
 from oslo_log import log as logging
 
-from nova_gpu.conf import CONF
+from nova_gpu.conf import NOVAS
 from nova_gpu.core import exception, printable
 from nova_gpu.core.availability import Reasons, Source, Unavailable
 from nova_gpu.core.device import Device
@@ -373,7 +373,7 @@ def of_cards(
 
 def path() -> pathlib.Path:
     """Return the path of the file of this host's failed starts."""
-    return pathlib.Path(CONF.state_path, "gpu-failed-starts")
+    return pathlib.Path(NOVAS.state_path, "gpu-failed-starts")
 
 
 def _noun(kind: Kind | None) -> str:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from oslo_log import log as logging
 
 import nova_gpu.privsep
-from nova_gpu.conf import CONF
+from nova_gpu.conf import CONF, NOVAS
 from nova_gpu.core import availability, boundary, device, exception, vendors
 from nova_gpu.core.availability import Reasons, Scope, Source, Unavailable
 from nova_gpu.core.model import GPU, PciAddress
@@ -62,7 +62,7 @@ _SHARING = (
 
 def providers_file() -> pathlib.Path:
     """Return the path of the file of :class:`nova_gpu.virt.inventory.provider_tree.Providers`."""
-    return pathlib.Path(CONF.state_path, "gpu-providers")
+    return pathlib.Path(NOVAS.state_path, "gpu-providers")
 
 
 class Discovery:
@@ -83,10 +83,10 @@ class Discovery:
         :param libvirt_version: return the version as one number (10000000 is 10.0.0), or ``None``
             if it is unknown; ``qemu_version`` in the same way
         """
-        self.quarantine = pathlib.Path(CONF.state_path, "gpu-quarantine")
-        self.proofs = pathlib.Path(CONF.state_path, "gpu-clean")
-        self.vgpus = pathlib.Path(CONF.state_path, "gpu-vgpus")
-        self.divided = pathlib.Path(CONF.state_path, "gpu-divided")
+        self.quarantine = pathlib.Path(NOVAS.state_path, "gpu-quarantine")
+        self.proofs = pathlib.Path(NOVAS.state_path, "gpu-clean")
+        self.vgpus = pathlib.Path(NOVAS.state_path, "gpu-vgpus")
+        self.divided = pathlib.Path(NOVAS.state_path, "gpu-divided")
         self.providers = providers_file()
         self.roots = Roots.of(CONF.gpu)
         self._selection = selection.Selection.parse(
@@ -396,7 +396,7 @@ def _novas_to_divide(card: PciAddress, cards: Collection[PciAddress]) -> str | N
 
 def _novas_types() -> Iterator[tuple[str, Collection[str]]]:
     """Yield the vGPU types that Nova's own driver makes, each with the addresses for it, if any."""
-    for type_id in CONF.devices.enabled_mdev_types:
+    for type_id in NOVAS.devices.enabled_mdev_types:
         section = getattr(CONF, f"mdev_{type_id}", None)
         yield type_id, section.device_addresses if section else ()
 
