@@ -19,16 +19,13 @@ from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import passthrough
 from nova_gpu.host.vgpu import division, preparation, virtual_functions
 from nova_gpu.virt import sets
-from nova_gpu.virt.delivery import bind_failures, mig_instance, plain_function
+from nova_gpu.virt.delivery import bind_failures, hostdev_parts, mig_instance
 from nova_gpu.virt.delivery.delivery import Delivery, Grant
 from nova_gpu.virt.delivery.host_hooks import HostHooks
-from nova_gpu.virt.delivery.mediated_device import MediatedDevices
 from nova_gpu.virt.delivery.mig_instance import MIGInstances
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
 from nova_gpu.virt.delivery.pci_passthrough import PCIPassthrough
 from nova_gpu.virt.delivery.peer_access import Peers
-from nova_gpu.virt.delivery.plain_function import PlainFunctions
-from nova_gpu.virt.delivery.typed_function import TypedFunctions
 from nova_gpu.virt.delivery.vgpu_types import VGPUTypes
 from nova_gpu.virt.sets import NoSets, Sets
 
@@ -71,7 +68,7 @@ class Ways:
         # The option that states how cards are divided, its values by address or product, and the
         # function that divides a card
         self._option, self.wanted = "virtual_functions", dict[str, Any](functions)
-        self.divide: Callable[[str, Any], None] = plain_function.divide
+        self.divide: Callable[[str, Any], None] = hostdev_parts.divide
         # The values of other options, which this host may ignore
         self._others: dict[str, Mapping[str, object]] = {
             "vgpu_mixed_sizes": preparation.parse_sizes(CONF.gpu.vgpu_mixed_sizes),
@@ -100,11 +97,7 @@ class Ways:
             )
             if ledger is not None:
                 self.host_hooks = machines.bindings
-            parts = [
-                MediatedDevices(roots),
-                TypedFunctions(roots, spec, libvirt_version),
-                PlainFunctions(roots, spec, libvirt_version),
-            ]
+            parts = hostdev_parts.of_machines(roots, spec, libvirt_version)
             self._types = VGPUTypes(roots)
             self._readings: dict[PciAddress, division.Reading] = {}
             self._modes: Mapping[PciAddress, str] = {}
@@ -179,7 +172,7 @@ class Ways:
         self, cards: Iterable[GPU], facts: division.TypesByFunction
     ) -> dict[PciAddress, DividedCard]:
         gpus = tuple(cards)
-        self._modes = plain_function.modes(gpus, self.roots, self._modes)
+        self._modes = hostdev_parts.modes(gpus, self.roots, self._modes)
         divided = division.divided(gpus, self.roots, facts, self._readings, self._modes)
         return self._types.complete(gpus, divided)
 
