@@ -21,11 +21,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from osc_lib import exceptions
 
 from nova_gpu import data
-from nova_gpu.core import names
+from nova_gpu.core import names, vendors
 from nova_gpu.core.flavor import condition, extra_spec, request
 from nova_gpu.core.flavor.request import FlavorRequest
 
-_VENDORS = {"10de": "NVIDIA", "1002": "AMD", "8086": "Intel"}
 # vGPUs and MIG profiles of NVIDIA, by the id or the name of their type
 _TYPES_OF_NVIDIA = re.compile(r"(nvidia|grid|\d+g)_")
 # SCS' generations. It divides Blackwell into two, of which we know one architecture.
@@ -77,7 +76,7 @@ def _gpus(flavor: FlavorRequest) -> GPUs:
     stated = {demand.word: demand.condition.equal_to for demand in requested.demands}
     architecture, model = stated.get(extra_spec.GPU_ARCH), stated.get(extra_spec.MODEL)
     products = [
-        (_VENDORS.get(vendor_id), names.word(word), name)
+        (vendors.of(vendor_id).name, names.word(word), name)
         for vendor_id, _, word, name in data.products()
         if (names.word(word) == architecture if architecture else names.word(name) == model)
     ]

@@ -17,7 +17,7 @@ from nova_gpu.core import availability
 from nova_gpu.core.availability import Reasons, Source
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu import vgpu_capacity
-from nova_gpu.core.vgpu.vgpu import DividedCard, Kind
+from nova_gpu.core.vgpu.vgpu import DividedCard
 from nova_gpu.host.state import proofs, quarantine
 from nova_gpu.virt.health import failed_starts, monitor
 from nova_gpu.virt.inventory import discovery
@@ -207,7 +207,7 @@ def describe_vgpus(card: DividedCard) -> list[dict[str, Any]]:
             "memory_mib": facts.memory_mib,
             "heads": facts.heads,
             "resolution": "x".join(map(str, facts.resolution)) if facts.resolution else None,
-            "plain": all(parent.kind is Kind.PLAIN for parent in card.parents.values()),
+            "plain": all(parent.kind.is_plain for parent in card.parents.values()),
             "mig": card.has_instances,
             "made": sum(parent.made.get(type_id, 0) for parent in card.parents.values()),
             "available": 0 if card.has_instances else vgpu_capacity.room(card, type_id).free,

@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from nova_gpu.cmd import arguments, cards, holders, this_host
 from nova_gpu.cmd.cards import Card
-from nova_gpu.conf import CONF
+from nova_gpu.conf import CONF, NOVAS
 from nova_gpu.core import device, exception
 from nova_gpu.core.availability import Source
 from nova_gpu.core.device import Device
@@ -129,7 +129,7 @@ def main(
     :raises OSError: if the address cannot be listened at
     """
     registry = prometheus_client.CollectorRegistry()
-    registry.register(Metrics(host, pathlib.Path(CONF.state_path)))
+    registry.register(Metrics(host, pathlib.Path(NOVAS.state_path)))
     if once:
         print(prometheus_client.generate_latest(registry).decode(), end="")
         return 0

@@ -14,15 +14,15 @@ from typing import Any
 
 from nova_gpu.cmd import board, this_host
 from nova_gpu.cmd.output import NO_CARDS, Format, print_json
-from nova_gpu.conf import CONF
-from nova_gpu.core import availability, printable
+from nova_gpu.conf import CONF, NOVAS
+from nova_gpu.core import availability, printable, vendors
 from nova_gpu.core.availability import Reasons, Source
 from nova_gpu.core.guest import address_space
 from nova_gpu.core.guest.address_space import Guest
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu.vgpu import DividedCard
 from nova_gpu.host import pci_errors as host_health
-from nova_gpu.host import processes, processor, products
+from nova_gpu.host import processes, processor
 from nova_gpu.host.pci import acs, iommu, kfd
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import quarantine
@@ -128,7 +128,7 @@ def _of_migration(gpu: GPU, card: DividedCard, roots: Roots) -> Iterator[str]:
 
     Only root can read which system that is: nova-compute may run in a container of another one.
     """
-    if gpu.product.vendor_id != products.NVIDIA or card.has_instances:
+    if gpu.product.vendor_id != vendors.NVIDIA or card.has_instances:
         return
     with contextlib.suppress(OSError, ValueError):
         text = (roots.proc / "1/root/etc/os-release").read_text()
@@ -242,7 +242,7 @@ def _remarks(host: discovery.Discovery, gpu: GPU, root: pathlib.Path, alike: int
         size = address_space.in_gib(address_space.window(card))
         yield f"it maps {size} GiB of memory; {_largest_guest(card, roots, alike)}"
     unlimited = guest_address_space.unlimited(roots, host.libvirt_version())
-    if unlimited and CONF.libvirt.cpu_mode in guest_address_space.AS_THE_HOST:
+    if unlimited and NOVAS.libvirt.cpu_mode in guest_address_space.AS_THE_HOST:
         yield unlimited
     yield from _of_isolation(host, gpu)
 

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from oslo_config import cfg
 from oslo_log import log as logging
 
-from nova_gpu.conf import CONF, gpu
+from nova_gpu.conf import CONF, NOVAS, gpu
 from nova_gpu.core import exception
 
 # The errors of oslo.config for unreadable files, and for invalid values when they are first used.
@@ -115,7 +115,7 @@ def told(error: BaseException) -> str:
         case cfg.ConfigSourceValueError():
             return next(_wrong_values(), str(error))
         case exception.InvalidOption():
-            return f"{error}{_where(error.option, 'gpu')}"
+            return f"{error}{_where(error.option, error.group)}"
     return str(error)
 
 
@@ -125,9 +125,9 @@ def _of_files(paths: Iterable[str], reason: str, remedy: str) -> str:
 
 def _wrong_values() -> Iterator[str]:
     """Yield the line for the operator about each option with an invalid value."""
-    for group, name in _options():
+    for conf, group, name in _options():
         try:
-            CONF[group][name] if group else CONF[name]
+            conf[group][name] if group else conf[name]
         except ValueError as error:
             # oslo.config's own text has the reason after the repr() of the value's source.
             reason = error.__context__ or error
@@ -137,17 +137,18 @@ def _wrong_values() -> Iterator[str]:
             continue  # one that must be given and is not, which no command reads
 
 
-def _options() -> Iterator[tuple[str | None, str]]:
-    """Yield group and name of every registered option; the group DEFAULT is ``None``."""
-    for name in CONF:
-        try:
-            value = CONF[name]
-        except (ValueError, cfg.Error):
-            value = None
-        if isinstance(value, cfg.ConfigOpts.GroupAttr):
-            yield from ((name, option) for option in value)
-        else:
-            yield None, name
+def _options() -> Iterator[tuple[cfg.ConfigOpts, str | None, str]]:
+    """Yield each registered option with its group, which is ``None`` for DEFAULT."""
+    for conf in (CONF, NOVAS.conf()):
+        for name in conf:
+            try:
+                value = conf[name]
+            except (ValueError, cfg.Error):
+                value = None
+            if isinstance(value, cfg.ConfigOpts.GroupAttr):
+                yield from ((conf, name, option) for option in value)
+            else:
+                yield conf, None, name
 
 
 def _file_with(name: str, group: str) -> str:
@@ -180,7 +181,7 @@ def _names(path: str, group: str) -> Collection[str]:
 def _where(name: str, group: str | None) -> str:
     """Return `` (in PATH)`` for the file that sets a valid option, "" if no file does."""
     try:
-        location = CONF.get_location(name, group)
+        location = (CONF if group == "gpu" else NOVAS.conf()).get_location(name, group)
     except Unreadable:
         location = None
     return f" (in {location.detail})" if location and location.detail else ""

@@ -7,7 +7,7 @@ import dataclasses
 
 import libvirt
 
-from nova_gpu.conf import CONF
+from nova_gpu.conf import NOVAS
 from nova_gpu.virt import libvirt_version
 from nova_gpu.virt.inventory import discovery
 
@@ -26,8 +26,8 @@ def discover() -> discovery.Discovery:
 
 def uri() -> str:
     """Return the URI by which nova-compute connects to libvirt."""
-    own: str | None = CONF.libvirt.connection_uri
-    return own or _DEFAULT_URIS.get(CONF.libvirt.virt_type, "qemu:///system")
+    own: str | None = NOVAS.libvirt.connection_uri
+    return own or _DEFAULT_URIS.get(NOVAS.libvirt.virt_type, "qemu:///system")
 
 
 def version() -> int:

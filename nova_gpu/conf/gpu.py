@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from oslo_config import cfg, types
 
 from nova_gpu.conf import scheduling, vgpu
-from nova_gpu.core import extensions, health_verdict
+from nova_gpu.core import extensions, health_verdict, vendors
 
 GROUP = cfg.OptGroup(
     "gpu",
@@ -19,12 +19,13 @@ GROUP = cfg.OptGroup(
 OPTS: Sequence[cfg.Opt] = (
     cfg.ListOpt(
         "vendors",
-        default=["10de", "1002", "8086"],
-        help="""
-PCI vendor ids (four hexadecimal digits) of the cards to offer. The default is NVIDIA, AMD and
-Intel. A card is a PCI display controller or, from AMD, a processing accelerator. Accelerators of
-other vendors, such as the NPU of an Intel processor, are offered only if ``[gpu]product_ids`` or
-``[gpu]addresses`` names them.
+        default=list(vendors.VENDORS),
+        help=f"""
+PCI vendor ids (four hexadecimal digits) of the cards to offer. The default has all vendors that
+nova-gpu knows: {", ".join(vendor.name for vendor in vendors.VENDORS.values())}. A card is a PCI
+display controller or, from AMD, a processing accelerator. Accelerators of other vendors, such as
+the NPU of an Intel processor, are offered only if ``[gpu]product_ids`` or ``[gpu]addresses`` names
+them.
 
 Related options:
 

@@ -1,43 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nova's options, option parsers and exceptions for commands that do not import Nova.
+"""Nova's options and exceptions for commands that do not import Nova.
 
-Importing Nova takes longer than the rest of such a command.
+``nova.conf`` imports Castellan and the clients of five services, half a second of processor time at
+each call, longer than the rest of such a command.
 """
 
 from __future__ import annotations
 
-import contextlib
-import importlib
+import functools
 import importlib.util
 import pathlib
 import sys
-from collections.abc import Iterator, Sequence
-from types import ModuleType
+from collections.abc import Sequence
 from typing import Any
 
 from oslo_config import cfg, types
 
-# nova.pci.request.PCI_REMOTE_MANAGED_TAG; a test compares them.
-_REMOTE_MANAGED = "remote_managed"
 
-
-class _Option(cfg.Opt):
-    """A copy of an option of Nova's.
-
-    It compares equal to every option. So oslo.config accepts that Nova registers its own option
-    later, and keeps this one. A ConfigOpts of our own would not do for privsep's daemon, which
-    parses ``cfg.CONF`` before it imports anything of ours.
-    """
-
-    def __ne__(self, other: object) -> bool:
-        return False
-
-
-class _Lines(_Option, cfg.MultiStrOpt):
-    """A copy of an option of Nova's that may be set several times."""
-
-
-def _options() -> dict[str, tuple[_Option, ...]]:
+def _options() -> dict[str, tuple[cfg.Opt, ...]]:
     """Return copies of those options of Nova's that a command reads, by group.
 
     A test compares them with Nova's.
@@ -47,18 +27,18 @@ def _options() -> dict[str, tuple[_Option, ...]]:
     modes = types.String(choices=("host-model", "host-passthrough", "custom", "none"))
     return {
         "DEFAULT": (
-            _Option("pybasedir", text, default=_folder()),
-            _Option("state_path", text, default="$pybasedir"),
+            cfg.Opt("pybasedir", text, default=_folder()),
+            cfg.Opt("state_path", text, default="$pybasedir"),
         ),
         "libvirt": (
-            _Option("virt_type", kinds, default="kvm"),
-            _Option("connection_uri", text, default=""),
-            _Option("cpu_mode", modes),
-            _Option("uid_maps", names, default=[]),
-            _Option("gid_maps", names, default=[]),
+            cfg.Opt("virt_type", kinds, default="kvm"),
+            cfg.Opt("connection_uri", text, default=""),
+            cfg.Opt("cpu_mode", modes),
+            cfg.Opt("uid_maps", names, default=[]),
+            cfg.Opt("gid_maps", names, default=[]),
         ),
         "pci": (
-            _Lines(
+            cfg.MultiStrOpt(
                 "device_spec",
                 default=[],
                 deprecated_opts=[
@@ -68,7 +48,7 @@ def _options() -> dict[str, tuple[_Option, ...]]:
             ),
         ),
         "devices": (
-            _Option("enabled_mdev_types", names, default=[], deprecated_name="enabled_vgpu_types"),
+            cfg.Opt("enabled_mdev_types", names, default=[], deprecated_name="enabled_vgpu_types"),
         ),
     }
 
@@ -80,16 +60,29 @@ def _folder() -> str:
     return str(pathlib.Path(next(iter(places))).parent) if places else ""
 
 
-def register(conf: cfg.ConfigOpts) -> None:
-    """Register those options of Nova's in *conf* that a command reads, without importing Nova.
+class Options:
+    """Nova's options: those of ``nova.conf`` once that is imported, before that the copies.
 
-    ``nova.conf`` imports Castellan and the clients of five services, half a second of processor
-    time at each call. If it is imported already, nothing is left to do.
+    Groups and options are attributes, as those of ``nova.conf.CONF``.
     """
-    if "nova.conf" in sys.modules:
-        return
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.conf(), name)
+
+    def conf(self) -> cfg.ConfigOpts:
+        """Return the options that apply now, when ``cfg.CONF`` has read the configuration files."""
+        if "nova.conf" in sys.modules:
+            return cfg.CONF
+        return _copies(tuple(cfg.CONF.config_file or ()), tuple(cfg.CONF.config_dir or ()))
+
+
+@functools.cache
+def _copies(files: Sequence[str], folders: Sequence[str]) -> cfg.ConfigOpts:
+    conf = cfg.ConfigOpts()
     for group, options in _options().items():
         conf.register_opts(options, None if group == "DEFAULT" else group)
+    conf([], "nova", default_config_files=list(files), default_config_dirs=list(folders))
+    return conf
 
 
 def raised(name: str = "NovaException") -> tuple[type[Exception], ...]:
@@ -99,36 +92,3 @@ def raised(name: str = "NovaException") -> tuple[type[Exception], ...]:
     """
     module = sys.modules.get("nova.exception")
     return (getattr(module, name),) if module else ()
-
-
-def whitelist(device_spec: Sequence[str]) -> Any:
-    """Return Nova's Whitelist of the PCI devices in ``[pci]device_spec``.
-
-    Its module needs one name each of two modules that would import most of Nova; both are replaced
-    for the import. It then takes 0.3 s of processor time instead of 2.6 s (Nova 2026.2).
-
-    :raises nova.exception.NovaException: if *device_spec* is invalid
-    """
-    with (
-        _standing_in("nova.conf", CONF=cfg.CONF),
-        _standing_in("nova.pci.request", PCI_REMOTE_MANAGED_TAG=_REMOTE_MANAGED),
-    ):
-        return importlib.import_module("nova.pci.whitelist").Whitelist(device_spec)
-
-
-@contextlib.contextmanager
-def _standing_in(name: str, **attributes: Any) -> Iterator[None]:
-    """Replace the module *name* by an object with *attributes*, unless it is loaded."""
-    if name in sys.modules:
-        yield
-        return
-    above, _, last = name.rpartition(".")
-    parent, module = importlib.import_module(above), ModuleType(name)
-    vars(module).update(attributes)
-    sys.modules[name] = module
-    setattr(parent, last, module)
-    try:
-        yield
-    finally:
-        del sys.modules[name]
-        delattr(parent, last)

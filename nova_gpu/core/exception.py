@@ -75,9 +75,12 @@ class InvalidExtraSpec(InvalidValue):
 
 
 class InvalidOption(InvalidValue):
-    def __init__(self, option: str, value: str, reason: str, remedy: str) -> None:
-        super().__init__(f"[gpu]{option} = {value!r}: {reason}; {remedy}")
+    def __init__(
+        self, option: str, value: str, reason: str, remedy: str, *, group: str = "gpu"
+    ) -> None:
+        super().__init__(f"[{group}]{option} = {value!r}: {reason}; {remedy}")
         self.option, self.value, self.reason, self.remedy = option, value, reason, remedy
+        self.group = group
 
 
 class InvalidCDISpec(InvalidValue):

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from oslo_log import log as logging
 
-from nova_gpu.core import model
+from nova_gpu.core import model, vendors
 from nova_gpu.core.device import Device
 from nova_gpu.core.vgpu.vgpu import Slot, of_slot, slot_number
 from nova_gpu.host import child
@@ -26,27 +26,20 @@ from nova_gpu.host.pci import kfd, sysfs
 LOG = logging.getLogger(__name__)
 
 _NVIDIA, _AMDGPU = "nvidia", "amdgpu"
-_DRM_DRIVERS = frozenset({_AMDGPU, "i915", "xe"})
+_VENDORS = vendors.VENDORS.values()
+_DRM_DRIVERS = frozenset(driver for vendor in _VENDORS for driver in vendor.drm_drivers)
 _DRM_NAME = re.compile(r"card\d+|renderD\d+")
 
 _CAPS = "/dev/nvidia-caps/"
-_UVM_TOOLS = "/dev/nvidia-uvm-tools"
-_KFD = "/dev/kfd"
 # A process that has this node open can open any card of the host by its id from within the kernel,
 # which checks neither the mode of that card's node nor the device cgroup (nvkms_open_gpu in
 # src/nvidia-modeset/src/nvkms.c and kernel-open/nvidia-modeset/nvidia-modeset-linux.c of NVIDIA's
 # open-gpu-kernel-modules).
 MODESET = "/dev/nvidia-modeset"
 _SHARED_BY_DRIVER = {
-    _NVIDIA: ("/dev/nvidiactl", "/dev/nvidia-uvm", _UVM_TOOLS),
-    # One node for all cards, which gives no access to another guest's card: the driver checks
-    # whether the device cgroup of the process permits the card's render node
-    # (drivers/gpu/drm/amd/amdkfd/kfd_priv.h).
-    _AMDGPU: (_KFD,),
+    driver: nodes for vendor in _VENDORS for driver, nodes in vendor.shared_nodes.items()
 }
-# nvidia-uvm-tools is for profilers. The kernel creates kfd if the driver offers it; without it the
-# card is unknown to ROCm, but still usable for graphics.
-_OPTIONAL = frozenset({_UVM_TOOLS, _KFD})
+_OPTIONAL = frozenset(node for vendor in _VENDORS for node in vendor.optional_nodes)
 
 _MODPROBE = "nvidia-modprobe"
 # The minor of /dev/nvidiactl (NV_CTL_DEVICE_NUM in nvidia-modprobe's nvidia-modprobe-utils.h).

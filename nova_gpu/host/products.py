@@ -11,19 +11,13 @@ import re
 from collections.abc import Iterable, Mapping
 
 from nova_gpu import data
-from nova_gpu.core import exception, model
-
-NVIDIA, AMD, INTEL = "10de", "1002", "8086"  # their vendor ids
+from nova_gpu.core import exception, model, vendors
 
 # Base class and subclass of displays (VGA, 3D, other) and of processing accelerators, as in the
 # kernel's include/linux/pci_ids.h
 _VGA, _3D, _OTHER_DISPLAY, _ACCELERATOR = 0x0300, 0x0302, 0x0380, 0x1200
 _DISPLAYS = frozenset({_VGA, _3D, _OTHER_DISPLAY})
 CLASSES = _DISPLAYS | {_ACCELERATOR}
-# Vendors whose accelerators are GPUs: amdgpu takes all of AMD's (drivers/gpu/drm/amd/amdgpu,
-# amdgpu_drv.c, pciidlist). Intel's are the NPUs of its processors (drivers/accel/ivpu), NVIDIA has
-# none (kernel-open/nvidia/nv-pci-table.c).
-_WITH_ACCELERATORS = frozenset({AMD})
 
 OPTION = "product"
 
@@ -38,7 +32,15 @@ _BOARD = re.compile(rf"{_KEY.pattern}((?::[0-9a-f]{{4}}){{2}})?", re.IGNORECASE)
 _OWN_PROVIDER = "provider=own"
 _MEMORY = re.compile(r"0*[1-9][0-9]{0,8}")
 _ARCHITECTURE = re.compile(r"[a-z0-9][a-z0-9_-]*")
-_MAKERS = re.compile(r"^(nvidia|amd|intel|advanced micro devices|intel corporation)\b(\(r\))?\s*")
+_MAKERS = re.compile(
+    rf"""^({
+        "|".join(
+            name
+            for vendor in vendors.VENDORS.values()
+            for name in (vendor.name.lower(), *vendor.names)
+        )
+    })\b(\(r\))?\s*"""
+)
 
 
 def is_gpu(vendor_id: str, class_code: int) -> bool:
@@ -47,7 +49,7 @@ def is_gpu(vendor_id: str, class_code: int) -> bool:
     Other accelerators are offered only if ``[gpu]addresses`` or ``product_ids`` names them.
     """
     kind = class_code >> 8
-    return kind in _DISPLAYS or (kind == _ACCELERATOR and vendor_id in _WITH_ACCELERATORS)
+    return kind in _DISPLAYS or (kind == _ACCELERATOR and vendors.of(vendor_id).has_accelerators)
 
 
 def parse_key(text: str) -> tuple[str, str] | None:
@@ -124,18 +126,3 @@ def _parse_override(line: str) -> tuple[str, model.Product]:
 
 def _invalid(line: str, reason: str) -> exception.InvalidOption:
     return exception.InvalidOption(OPTION, line, reason, _REMEDY)
-
-
-def how_to_remove_functions(vendor_id: str, address: object) -> str:
-    """Return the instruction for an operator to remove a card's virtual functions.
-
-    It differs by vendor. NVIDIA's driver refuses a write to sriov_numvfs
-    (bigstack-oss/cubecos#905). AMD's drivers have no sriov_configure, so that such a write has no
-    effect: gim creates the functions when it is loaded and removes them when it is unloaded
-    (amd/MxGPU-Virtualization, gim_shim/gim_drv.c).
-    """
-    if vendor_id == NVIDIA:
-        return f"run /usr/lib/nvidia/sriov-manage -d {address} while no guest has one"
-    if vendor_id == AMD:
-        return "unload the module gim, which made them, while no guest has one (modprobe -r gim)"
-    return f"write 0 to /sys/bus/pci/devices/{address}/sriov_numvfs while no guest has one"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import nova_gpu.privsep.entrypoint
 import nova_gpu.privsep.vfio
-from nova_gpu.conf import CONF
+from nova_gpu.conf import CONF, NOVAS
 from nova_gpu.core import device, exception, model
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host import child, clean_command
@@ -33,7 +33,7 @@ def end_processes(address: str) -> list[str]:
     card = _card(device.function(gpu))
     if not means.roots.shows_all_processes():
         raise exception.NotClean(address, open_devices.UNSEEN, open_devices.UNSEEN_REMEDY)
-    uids = guest_processes.ranges(CONF.libvirt.uid_maps)
+    uids = guest_processes.ranges(NOVAS.libvirt.uid_maps)
     try:
         processes, left = guest_processes.end(_slot(gpu) or card, means, uids)
     except child.Failed as error:
@@ -53,7 +53,7 @@ def run_command(address: str) -> tuple[int, str]:
     :raises NotClean: if it cannot be run, or does not end in time
     """
     gpu = device.parse(address)
-    mode = device.mode(gpu, CONF.libvirt.virt_type)
+    mode = device.mode(gpu, NOVAS.libvirt.virt_type)
     card = _card(device.function(gpu))
     command, timeout_s = CONF.gpu.clean_command, CONF.gpu.clean_timeout
     try:

@@ -7,7 +7,7 @@ import logging
 import pathlib
 
 import nova_gpu.privsep.entrypoint
-from nova_gpu.conf import CONF
+from nova_gpu.conf import CONF, NOVAS
 from nova_gpu.core import exception, model
 from nova_gpu.host import child
 from nova_gpu.host.pci import privileged_cards
@@ -21,7 +21,7 @@ LOG = logging.getLogger(__name__)
 
 def records() -> pathlib.Path:
     """Return the folder with one record for each card bound to vfio-pci: its former drivers."""
-    return pathlib.Path(CONF.state_path, "gpu-bindings")
+    return pathlib.Path(NOVAS.state_path, "gpu-bindings")
 
 
 @nova_gpu.privsep.entrypoint.entrypoint

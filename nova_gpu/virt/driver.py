@@ -166,7 +166,7 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         self._gpus.stops.stopped(instance)
 
     def get_info(self, instance: Any, *args: Any, **kwargs: Any) -> Any:
-        self._gpus.refusals.end_start(instance)
+        self._gpus.refusals.starts.end(instance)
         return super().get_info(instance, *args, **kwargs)
 
     def suspend(self, context: Any, instance: Any, *args: Any, **kwargs: Any) -> None:

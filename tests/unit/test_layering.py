@@ -12,6 +12,7 @@ import sys
 import tempfile
 import unittest
 
+from nova_gpu.core.vgpu import vgpu
 from tests.fixtures.checkout import EXTENSIONS, ROOT
 
 PACKAGE = ROOT / "nova_gpu"
@@ -59,6 +60,16 @@ sysfs.write(str(attribute), "written", 60)
 found = binding._run({"devices": []}, means)["holders"]
 print(found, nvml.run([], 60).startswith(b"{"), attribute.read_text())
 """
+
+
+class KindsTest(unittest.TestCase):
+    def test_readers_and_deliveries_alone_name_a_kind_of_vgpu(self) -> None:
+        """Others ask the kind for what follows from it, so that a new one is told to none."""
+        own = ("nova_gpu/core/vgpu/vgpu.py", "nova_gpu/host/", "nova_gpu/virt/delivery/")
+        kind = re.compile(rf"\bKind\.({'|'.join(vgpu.Kind.__members__)})\b")
+        found = [path for path in modules() if kind.search((ROOT / path).read_text())]
+        self.assertEqual([], [path for path in found if not path.startswith(own)])
+        self.assertIn(own[0], found)
 
 
 class NamespacesTest(unittest.TestCase):

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from nova_gpu.core import vendors
 from nova_gpu.core.model import GPU, PciAddress, Product
 
-_NVIDIA = "10de"
 # QEMU refuses the capability for functions that are not displays (vfio_add_nv_gpudirect_cap).
 _DISPLAY = 0x03
 # The specification of 2017, and that of 2023 for Turing and later, which puts the capability
@@ -38,7 +38,7 @@ def supports(card: GPU) -> bool:
     product = card.product
     words = (product.name or "").lower().split()
     return (
-        product.vendor_id == _NVIDIA
+        product.vendor_id == vendors.NVIDIA
         and card.class_code >> 16 == _DISPLAY
         and product.architecture in _FIRST_PLACE | _SECOND_PLACE
         and bool(words)

@@ -89,17 +89,51 @@ class VGPUType:
 
 
 class Kind(enum.Enum):
-    """The form in which a PCI function provides vGPUs.
+    """The form in which a PCI function provides vGPUs, with the noun for such vGPUs.
 
-    MEDIATED: mediated devices. TYPED: the function is a virtual function that gets an NVIDIA vGPU
-    type. PLAIN: the function is a virtual function without a type; its vGPU has a type of
-    :func:`is_function_type`. INSTANCE: MIG instances that the operator has made.
+    TYPED: the function is a virtual function that gets an NVIDIA vGPU type. PLAIN: the function is
+    a virtual function without a type; its vGPU has a type of :func:`is_function_type`. INSTANCE:
+    the operator has made them. Only readers and deliveries of vGPUs name a kind: others ask it for
+    what follows from it, so that a new kind answers here.
     """
 
-    MEDIATED = enum.auto()
-    TYPED = enum.auto()
-    PLAIN = enum.auto()
-    INSTANCE = enum.auto()
+    MEDIATED = "vGPUs that are mediated devices"
+    TYPED = "virtual functions with vGPU types"
+    PLAIN = "virtual functions"
+    INSTANCE = "MIG instances"
+
+    @property
+    def is_mediated(self) -> bool:
+        """Whether the vGPU is a device with a uuid, of which one function may provide several."""
+        return self is Kind.MEDIATED
+
+    @property
+    def is_function(self) -> bool:
+        """Whether guests get the PCI function itself."""
+        return self in (Kind.TYPED, Kind.PLAIN)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the function is a vGPU as it is; its driver does not report who has it."""
+        return self is Kind.PLAIN
+
+    @property
+    def is_instance(self) -> bool:
+        """Whether the vGPUs exist before any guest has them, each with a number."""
+        return self is Kind.INSTANCE
+
+    @property
+    def hides_types(self) -> bool:
+        """Whether the driver lists only the types of which one more vGPU has room."""
+        return self is Kind.TYPED
+
+    @property
+    def may_wedge(self) -> bool:
+        """Whether a guest that ends while it starts may leave the function unusable.
+
+        The host does not report that (:mod:`nova_gpu.virt.health.failed_starts` has the source).
+        """
+        return self is Kind.TYPED
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -121,10 +155,14 @@ class Parent:
     place: int | None = None
 
     def is_made(self, slot: Slot) -> bool:
-        """Return whether the vGPU of *slot* exists; not for a function of kind ``MEDIATED``."""
-        if self.kind is Kind.INSTANCE:
+        """Return whether the vGPU of *slot* exists; not for mediated devices."""
+        if self.kind.is_instance:
             return slot.number in self.numbers.get(slot.type_id, ())
         return slot.type_id in self.made
+
+
+# What is assumed of a function that the host does not have
+UNKNOWN = Parent(Kind.MEDIATED, {}, {})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -145,12 +183,12 @@ class DividedCard:
     @property
     def has_instances(self) -> bool:
         """Whether the operator has divided the card into MIG instances."""
-        return any(parent.kind is Kind.INSTANCE for parent in self.parents.values())
+        return any(parent.kind.is_instance for parent in self.parents.values())
 
     @property
     def is_plain(self) -> bool:
         """Whether the card's vGPUs are its virtual functions as they are."""
-        return any(parent.kind is Kind.PLAIN for parent in self.parents.values())
+        return any(parent.kind.is_plain for parent in self.parents.values())
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)

@@ -17,7 +17,7 @@ import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from nova_gpu.core.model import PciAddress
-from nova_gpu.core.vgpu.vgpu import MAX_PER_CARD, DividedCard, Kind, Slot, VGPUType
+from nova_gpu.core.vgpu.vgpu import MAX_PER_CARD, DividedCard, Slot, VGPUType
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -208,7 +208,7 @@ def _most(card: DividedCard, type_id: str) -> int | None:
     """Return how many vGPUs of the type can exist on the card at once, ``None`` if unknown."""
     most = carried(card, type_id)
     parents = card.parents.values()
-    if most is None or (len(parents) == 1 and all(p.kind is Kind.MEDIATED for p in parents)):
+    if most is None or (len(parents) == 1 and all(p.kind.is_mediated for p in parents)):
         return most
     return min(most, len(card.parents))  # one at each
 

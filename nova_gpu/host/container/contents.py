@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from oslo_log import log as logging
 
 from nova_gpu.core import container as values
-from nova_gpu.core import exception, model
+from nova_gpu.core import exception, model, vendors
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host import nodes
 from nova_gpu.host import roots as host_roots
@@ -43,9 +43,8 @@ _SYSTEM_FILES = frozenset(
     | {"/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.preload"}
 )
 # A folder with such a name is the driver's own, so a mount over it hides nothing of the image.
-_VENDORS_FOLDER = re.compile(
-    r"((?:/[^/]+)*?/[^/]*(?:nvidia|amdgpu|rocm|radeon|intel)[^/]*)(?:/.*)?"
-)
+_FOLDERS = "|".join(word for vendor in vendors.VENDORS.values() for word in vendor.folders)
+_VENDORS_FOLDER = re.compile(rf"((?:/[^/]+)*?/[^/]*(?:{_FOLDERS})[^/]*)(?:/.*)?")
 
 
 def contents(

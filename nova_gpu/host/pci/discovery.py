@@ -11,7 +11,7 @@ import os
 import pathlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-from nova_gpu.core import exception, model
+from nova_gpu.core import exception, model, vendors
 from nova_gpu.host import products
 from nova_gpu.host.nvidia import nvml as nvml_facts
 from nova_gpu.host.pci import direct_links, sysfs
@@ -53,8 +53,8 @@ def _completed(
     nvml: NvmlQuery,
 ) -> tuple[model.GPU, ...]:
     driven = {(card.product.vendor_id, card.driver) for card in cards}
-    facts = nvml() if (products.NVIDIA, "nvidia") in driven else {}
-    xgmi_links = direct_links.of_xgmi(roots.sysfs) if (products.AMD, "amdgpu") in driven else {}
+    facts = nvml() if (vendors.NVIDIA, "nvidia") in driven else {}
+    xgmi_links = direct_links.of_xgmi(roots.sysfs) if (vendors.AMD, "amdgpu") in driven else {}
     groups: dict[int | None, list[model.PciAddress]] = {}
     for card in cards:
         groups.setdefault(card.iommu_group, []).extend(card.functions)

@@ -7,7 +7,7 @@ import functools
 import os
 import re
 
-from nova_gpu.core import model
+from nova_gpu.core import model, vendors
 from nova_gpu.host import products
 from nova_gpu.host.pci import iommu, sysfs
 from nova_gpu.host.roots import Roots
@@ -33,7 +33,7 @@ def board(gpu: model.GPU, roots: Roots) -> str | None:
 
     Return ``None`` for other cards. The four-card boards before Blackwell have no NVSwitch.
     """
-    if gpu.product.vendor_id != products.NVIDIA:
+    if gpu.product.vendor_id != vendors.NVIDIA:
         return None
     # The name in the table: the names of NVML and [gpu]product may not tell the form of a card.
     listed = products.table().get(gpu.product.key, gpu.product)
@@ -94,7 +94,7 @@ def _is_given(name: str, roots: Roots) -> bool:
 def _is_switch(device: str) -> bool:
     try:
         return (
-            sysfs.hexadecimal(device, "vendor") == int(products.NVIDIA, 16)
+            sysfs.hexadecimal(device, "vendor") == int(vendors.NVIDIA, 16)
             and sysfs.hexadecimal(device, "class") >> 8 == _SWITCH_CLASS
         )
     except (OSError, ValueError):

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from nova_gpu.core import exception, model
+from nova_gpu.core import exception, model, vendors
 from nova_gpu.host import processor
 from nova_gpu.host.pci import iommu, sysfs
 from nova_gpu.host.roots import Roots
@@ -32,13 +32,16 @@ GRUB = "etc/default/grub.d/nova-gpu.cfg"
 _KEPT = "# Kept for other devices: vfio-pci.ids="
 
 HEAD = "# Written by nova-gpu host prepare, removed by nova-gpu host prepare --undo.\n"
+_VENDORS = vendors.VENDORS.values()
 # Modules of drivers that have another name
-_MODULES = {"xhci_hcd": "xhci_pci", "nvidia-gpu": "i2c_nvidia_gpu"}
+_MODULES = {"xhci_hcd": "xhci_pci"} | {
+    driver: module for vendor in _VENDORS for driver, module in vendor.companions.items()
+}
 # Drivers of cards and of their companions that may take a function before vfio-pci does. A softdep
 # on a module that the host does not have is ignored.
 _DRIVERS = (
-    *("nouveau", "nova_core", "nvidia", "nvidiafb", "amdgpu", "radeon", "i915", "xe"),
-    *("snd_hda_intel", "xhci_pci", "i2c_nvidia_gpu"),
+    *(module for vendor in _VENDORS for module in vendor.modules),
+    *("snd_hda_intel", *_MODULES.values()),
 )
 
 

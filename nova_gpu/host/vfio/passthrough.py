@@ -6,9 +6,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 
-from nova_gpu.core import exception, model
+from nova_gpu.core import exception, model, vendors
 from nova_gpu.core.guest import address_space
-from nova_gpu.host import products
 from nova_gpu.host.pci import consoles, iommu, nvswitch, sysfs
 from nova_gpu.host.roots import Roots
 
@@ -259,7 +258,7 @@ def _divided(gpu: model.GPU, roots: Roots) -> str | None:
         if virtual := sum(name.startswith("virtfn") for name in os.listdir(device)):
             return (
                 f"it has {virtual} SR-IOV virtual functions; "
-                f"{products.how_to_remove_functions(gpu.product.vendor_id, address)}"
+                f"{vendors.of(gpu.product.vendor_id).how_to_remove_functions(address)}"
             )
         if uuids := _mediated_devices(device):
             return (

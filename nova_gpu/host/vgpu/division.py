@@ -9,9 +9,8 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 
-from nova_gpu.core import model
+from nova_gpu.core import model, vendors
 from nova_gpu.core.vgpu import vgpu
-from nova_gpu.host import products
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vgpu import gim, mdev, sriov
@@ -172,7 +171,7 @@ def _types_of(
     facts = {parent: known.get(parent, vgpu.VGPUType(parent)) for parent in there}
     if earlier_types:
         # On a full card NVIDIA's driver does not name the types of its functions any more.
-        typed = (a for a, parent in parents.items() if parent.kind is vgpu.Kind.TYPED)
+        typed = (a for a, parent in parents.items() if parent.kind.hides_types)
         before = next(filter(None, (earlier_types.get(a, {}) for a in typed)), {})
         facts |= {address: known.get(address, before[address]) for address in before}
     return {address: fact for address in sorted(facts) if (fact := facts[address]) is not None}
@@ -240,7 +239,7 @@ def _parents(
 
 def _plain(card: model.GPU, roots: Roots) -> dict[model.PciAddress, int | None]:
     """Return the enabled functions of a card whose driver has no vGPU types, with their memory."""
-    if card.product.vendor_id == products.NVIDIA:  # of no use without a type
+    if vendors.of(card.product.vendor_id).needs_types:
         return {}
     device = sysfs.device(card.address, roots)
     functions = sriov.virtual_functions(device).values()

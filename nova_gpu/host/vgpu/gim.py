@@ -14,8 +14,9 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 
+from nova_gpu.core import vendors
 from nova_gpu.core.model import GPU, PciAddress
-from nova_gpu.host import child, products
+from nova_gpu.host import child
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vgpu import sriov
@@ -66,7 +67,7 @@ def is_alone(gpu: GPU, functions: int, roots: Roots) -> bool:
 
     :param functions: the number of its functions
     """
-    return gpu.product.vendor_id == products.AMD and _group_size(gpu, functions, roots) == 1
+    return gpu.product.vendor_id == vendors.AMD and _group_size(gpu, functions, roots) == 1
 
 
 def undeclared(gpu: GPU, functions: int, cards: Iterable[GPU], roots: Roots) -> str | None:
@@ -89,7 +90,7 @@ def undeclared(gpu: GPU, functions: int, cards: Iterable[GPU], roots: Roots) -> 
 
 def _may_have_xgmi(gpu: GPU) -> bool:
     """Return whether *gpu* is AMD's and for servers. An unknown one may be."""
-    return gpu.product.vendor_id == products.AMD and (
+    return gpu.product.vendor_id == vendors.AMD and (
         gpu.product.architecture is None or gpu.product.architecture.startswith("cdna")
     )
 

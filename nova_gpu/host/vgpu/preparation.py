@@ -17,9 +17,9 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from nova_gpu.core import exception, json_text
+from nova_gpu.core import exception, json_text, vendors
 from nova_gpu.core.model import GPU
-from nova_gpu.host import child, products
+from nova_gpu.host import child
 from nova_gpu.host.mig import mig_layout
 from nova_gpu.host.pci import selection
 from nova_gpu.host.roots import Roots
@@ -52,7 +52,7 @@ def of(card: GPU, options: Any) -> Preparation:
     """
     profiles = mig_layout.parse_profiles(options.mig_profile)
     sizes, schedulers = parse_sizes(options.vgpu_mixed_sizes), parse_schedulers(options)
-    if card.product.vendor_id != products.NVIDIA:
+    if card.product.vendor_id != vendors.NVIDIA:
         return Preparation()
     return Preparation(
         selection.value_of(card, profiles),

@@ -14,9 +14,10 @@ import re
 import time
 from collections.abc import Iterable, Mapping
 
-from nova_gpu.core import exception
+from nova_gpu.core import exception, vendors
 from nova_gpu.core.model import PciAddress
-from nova_gpu.host import child, products
+from nova_gpu.core.vendors import FunctionMaker, Vendor
+from nova_gpu.host import child
 from nova_gpu.host.mig import gpu_instances
 from nova_gpu.host.pci import iommu, selection, sysfs
 from nova_gpu.host.roots import Roots
@@ -33,8 +34,7 @@ SRIOV_MANAGE = pathlib.Path("/usr/lib/nvidia/sriov-manage")
 # itself), and how often it is repeated: nova-gpu's own probe of NVML opens all cards for seconds.
 _LOCKED = "Cannot obtain unbindLock"
 _TRIES, _TRY_AGAIN_S = 15, 1.0
-# Neither amdgpu nor gim has sriov_configure. gim takes the number for each card when it is loaded
-# (amd/MxGPU-Virtualization, gim_shim/gim_drv.c and gim_config.c).
+# gim takes the number for each card (amd/MxGPU-Virtualization, gim_shim/gim_config.c).
 _GIM = (
     "load it with that number for each card (modprobe gim vf_num={number}) before nova-compute "
     "starts, which offers existing functions"
@@ -81,20 +81,18 @@ def enable(card: PciAddress, number: int, roots: Roots, timeout_s: float) -> Non
 
     device = sysfs.device(card, roots)
     try:
+        vendor = _vendor(device)
         if there := len(sriov.virtual_functions(device)):
             if there != number:
-                raise refused(
-                    f"it has {there} already",
-                    products.how_to_remove_functions(_vendor(device), card),
-                )
+                raise refused(f"it has {there} already", vendor.how_to_remove_functions(card))
             return
         if not (most := sriov.most(device)):
             raise refused("its driver allows none", _ALLOW)
         if number > most:
             raise refused(f"it can have {most}", f"set the option to {most} at most")
-        if (vendor := _vendor(device)) == products.AMD:
+        if vendor.function_maker is FunctionMaker.MODULE:
             raise refused("only AMD's module gim creates them", _GIM.format(number=number))
-        if vendor != products.NVIDIA:
+        if vendor.function_maker is FunctionMaker.KERNEL:
             sysfs.write(f"{device}/sriov_drivers_autoprobe", "0", timeout_s)
             sysfs.write(f"{device}/sriov_numvfs", str(number), timeout_s)
         elif not SRIOV_MANAGE.exists():
@@ -128,7 +126,7 @@ def unlimited(card: PciAddress, number: int, roots: Roots) -> str | None:
     """
     device = sysfs.device(card, roots)
     paths = [path for n in range(1, number + 1) for path, _ in sriov.unlimited(device, n)]
-    if not paths and _vendor(device) == products.INTEL and not sriov.shows_limits(device):
+    if not paths and _vendor(device).id == vendors.INTEL and not sriov.shows_limits(device):
         return (
             "its driver limits no guest's time, and shows no file to change that: a guest can keep "
             "the card from the guests of its other functions; boot Linux 6.19 or newer"
@@ -141,8 +139,8 @@ def unlimited(card: PciAddress, number: int, roots: Roots) -> str | None:
     )
 
 
-def _vendor(device: str) -> str:
-    return sysfs.attribute(device, "vendor").removeprefix("0x")
+def _vendor(device: str) -> Vendor:
+    return vendors.of(sysfs.attribute(device, "vendor").removeprefix("0x"))
 
 
 def _run_sriov_manage(card: PciAddress, timeout_s: float) -> None:
@@ -186,9 +184,7 @@ def obstacle(function: PciAddress, roots: Roots) -> str | None:
     if iommu.is_with_vfio(function, roots):
         return None
     card = sysfs.device(sysfs.link(device, "physfn") or "", roots)
-    is_amd = _vendor(device) == products.AMD
-    made = "gim is loaded" if is_amd else "sriov_numvfs has their number"
-    remedy = _REMEDY.format(card=card, made=made)
+    remedy = _REMEDY.format(card=card, made=_vendor(device).function_maker.value)
     if driver is not None:
         return (
             f"its virtual function {function} is bound to {driver}, a driver of the host; {remedy}"

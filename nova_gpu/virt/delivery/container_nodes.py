@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from oslo_log import log as logging
 
 import nova_gpu.privsep
-from nova_gpu.conf import CONF
+from nova_gpu.conf import CONF, NOVAS
 from nova_gpu.core import boundary, exception, refusal_texts
 from nova_gpu.core.device import Device
 from nova_gpu.core.guest.tree import Place
@@ -90,7 +90,7 @@ class ContainerNodes(Delivery):
     def obstacle(self, card: GPU, functions: Sequence[PciAddress] = ()) -> str | None:
         if reason := self._kept(card):
             return reason
-        unprivileged = CONF.libvirt.uid_maps and CONF.libvirt.gid_maps
+        unprivileged = NOVAS.libvirt.uid_maps and NOVAS.libvirt.gid_maps
         if not unprivileged and not CONF.gpu.allow_privileged_containers:
             return (
                 "root in a container without user id maps is root on the host; set "
@@ -189,7 +189,7 @@ def end_processes(device: str, roots: Roots) -> None:
     :param device: the card's address, or the slot of the MIG instance
     :raises NotCleanedYet: if one of them does not end
     """
-    if guest_processes.may_be_left(roots, guest_processes.ranges(CONF.libvirt.uid_maps)):
+    if guest_processes.may_be_left(roots, guest_processes.ranges(NOVAS.libvirt.uid_maps)):
         for process in nova_gpu.privsep.cleaning.end_processes(device):
             LOG.warning(
                 "Killed %s, which still had GPU %s open after its guest had ended", process, device
@@ -203,7 +203,7 @@ def _refuse_in_use(device: GPU | Slot, roots: Roots) -> None:
     """
     if not CONF.gpu.nvml or (isinstance(device, GPU) and device.driver != nvml.DRIVER):
         return
-    uids = guest_processes.ranges(CONF.libvirt.uid_maps)
+    uids = guest_processes.ranges(NOVAS.libvirt.uid_maps)
     if left := guest_processes.computing(device, roots, uids, CONF.gpu.nvml_timeout):
         where = str(device.address if isinstance(device, GPU) else device)
         reason = f"it is still in use: {', '.join(map(str, left))}"
@@ -211,7 +211,7 @@ def _refuse_in_use(device: GPU | Slot, roots: Roots) -> None:
 
 
 def _library_root() -> pathlib.Path:
-    return pathlib.Path(CONF.state_path, "gpu-libraries")
+    return pathlib.Path(NOVAS.state_path, "gpu-libraries")
 
 
 class ContainerHostHooks(HostHooks):

@@ -56,8 +56,6 @@ class Delivery(abc.ABC):
 
     Attributes of a delivery of parts. ``kind``: the kind of the PCI functions at which the parts
     are made. ``words``: the name of such a part in data that hosts exchange; it must never change.
-    If ``may_wedge``, a guest that ends while it starts may leave the function unusable for later
-    guests, and the host does not report that.
     """
 
     mode: DeliveryMode
@@ -67,7 +65,6 @@ class Delivery(abc.ABC):
 
     kind: Kind
     words: str
-    may_wedge: bool = False
 
     # Queries
 

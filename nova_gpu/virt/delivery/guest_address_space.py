@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from nova_gpu.conf import CONF
+from nova_gpu.conf import CONF, NOVAS
 from nova_gpu.core import exception
 from nova_gpu.core.guest import address_space
 from nova_gpu.core.guest.address_space import Guest, Room
@@ -150,8 +150,8 @@ def _room(roots: Roots, mode: str | None, bits: int | None) -> Room:
     host = processor.of_host(roots)
     default = address_space.DEFAULT_BITS
     # Nova's default for an unset [libvirt]cpu_mode
-    default_mode = "host-model" if CONF.libvirt.virt_type == "kvm" else "none"
-    cpu_mode = CONF.libvirt.cpu_mode or default_mode
+    default_mode = "host-model" if NOVAS.libvirt.virt_type == "kvm" else "none"
+    cpu_mode = NOVAS.libvirt.cpu_mode or default_mode
     # A guest without a CPU model gets QEMU's default, which lacks pages of 1 GiB; nova-gpu adds
     # them to any other model.
     gib_pages = host.gib_pages and cpu_mode != "none"

@@ -1,22 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The delivery of vGPUs as libvirt hostdevs: the base classes.
+"""The deliveries of vGPUs as libvirt hostdevs, one class for each kind of vGPU.
 
-:class:`HostdevParts` is common to mediated devices and virtual functions, :class:`VirtualFunctions`
-to virtual functions with and without a vGPU type.
+A new kind is a class here and its place in :func:`of_machines`.
 """
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from oslo_log import log as logging
+from oslo_utils import versionutils
+
 import nova_gpu.privsep
+from nova_gpu.core import boundary
 from nova_gpu.core.model import GPU, PciAddress
-from nova_gpu.core.vgpu.vgpu import Parent, Slot
+from nova_gpu.core.vgpu.vgpu import Kind, Parent, Slot, device_uuid
 from nova_gpu.host.pci import iommu
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import passthrough
+from nova_gpu.host.vgpu import gim, mdev, virtual_functions
 from nova_gpu.virt.delivery import service
 from nova_gpu.virt.delivery.delivery import Delivery, Grant, Operation
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
@@ -28,6 +32,13 @@ if TYPE_CHECKING:
 
     from nova_gpu.core.flavor.request import FlavorRequest
     from nova_gpu.core.guest.devices import GuestDevice
+
+
+LOG = logging.getLogger(__name__)
+
+# Since this version libvirt accepts a function with managed='no' whatever VFIO driver it is bound
+# to (libvirt's NEWS).
+LIBVIRT = (10, 0, 0)
 
 
 class HostdevParts(Delivery):
@@ -83,6 +94,26 @@ class HostdevParts(Delivery):
 
         :param data: a LibvirtLiveMigrateData
         """
+
+
+class MediatedDevices(HostdevParts):
+    """The delivery of mediated devices, made at PCI functions that have mdev types.
+
+    It checks neither whether guests can have a type, because the driver offers no others, nor
+    whether a guest can be live migrated, because libvirt decides that.
+    """
+
+    kind = Kind.MEDIATED
+    words = "a mediated device"
+
+    def is_there(self, slot: Slot, instance_uuid: str, parent: Parent | None) -> bool:
+        return mdev.is_there(device_uuid(instance_uuid, slot), self._roots)
+
+    def _hostdev(self, instance_uuid: str, slot: Slot) -> vconfig.LibvirtConfigGuestHostdev:
+        return service.guest_config.GuestMediatedDevice(instance_uuid, slot)
+
+    def moved(self, data: Any, instance_uuid: str, old: Slot, new: Slot) -> None:
+        data.target_mdevs[device_uuid(instance_uuid, old)] = device_uuid(instance_uuid, new)
 
 
 class VirtualFunctions(HostdevParts):
@@ -156,3 +187,86 @@ class VirtualFunctions(HostdevParts):
 
     def moved(self, data: Any, instance_uuid: str, old: Slot, new: Slot) -> None:
         data.pci_dev_map_src_dst[str(old.parent)] = str(new.parent)
+
+
+class TypedFunctions(VirtualFunctions):
+    """The delivery of virtual functions that NVIDIA's host driver has given a vGPU type."""
+
+    kind = Kind.TYPED
+    words = "a virtual function with a type"
+    managed = False  # the function stays with the driver that set its type
+
+    def obstacle(self, card: GPU, functions: Sequence[PciAddress] = ()) -> str | None:
+        return (
+            self._too_old()
+            or virtual_functions.typed_obstacle(functions, self._roots)
+            or super().obstacle(card, functions)
+        )
+
+    def _too_old(self) -> str | None:
+        """Return why libvirt cannot give guests a function bound to NVIDIA's driver, else ``None``.
+
+        With an older libvirt a guest's start fails with "must be manually detached from the host".
+        """
+        libvirt, wanted = self._libvirt_version(), ".".join(map(str, LIBVIRT))
+        if libvirt is None:
+            return (
+                f"its virtual functions need libvirt {wanted} or newer, and this host's libvirt "
+                "does not report its version; check that it runs"
+            )
+        if libvirt < versionutils.convert_version_to_int(LIBVIRT):
+            version = versionutils.convert_version_to_str(libvirt)
+            return (
+                f"libvirt {version} starts no guest with virtual functions that stay with NVIDIA's "
+                f"driver; install {wanted} or newer"
+            )
+        return None
+
+
+class PlainFunctions(VirtualFunctions):
+    """The delivery of virtual functions that have no vGPU type and no driver on the host."""
+
+    kind = Kind.PLAIN
+    words = "a virtual function as it is"
+    managed = True
+
+    def _obstacle_of(self, function: PciAddress) -> str | None:
+        return virtual_functions.obstacle(function, self._roots)
+
+    def is_there(self, slot: Slot, instance_uuid: str, parent: Parent | None) -> bool:
+        return parent is not None
+
+
+def of_machines(
+    roots: Roots, device_spec: DeviceSpec, libvirt_version: Callable[[], int | None]
+) -> list[HostdevParts]:
+    """Return the deliveries of the parts of cards that a KVM host may give, one for each kind."""
+    return [
+        MediatedDevices(roots),
+        TypedFunctions(roots, device_spec, libvirt_version),
+        PlainFunctions(roots, device_spec, libvirt_version),
+    ]
+
+
+def divide(card: str, number: int) -> None:
+    """Enable *number* virtual functions of *card*, as ``[gpu]virtual_functions`` states."""
+    nova_gpu.privsep.vgpu.enable_functions(card, number=number)
+
+
+def modes(
+    cards: Iterable[GPU], roots: Roots, before: Mapping[PciAddress, str]
+) -> Mapping[PciAddress, str]:
+    """Return the partition modes of those *cards* that AMD's module gim has.
+
+    :param before: the last result, which stays if the files cannot be read
+    """
+    addresses = [str(card.address) for card in cards if gim.shows_modes(card.address, roots)]
+    if not addresses:
+        return {}
+    try:
+        with boundary.crossed():
+            answer = nova_gpu.privsep.vgpu.partition_modes(addresses)
+    except boundary.Failure as error:
+        LOG.warning("Cannot read the partition modes of AMD's cards, keep the last: %s", error)
+        return before
+    return {PciAddress.parse(address): mode for address, mode in answer.items()}

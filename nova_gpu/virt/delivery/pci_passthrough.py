@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import nova_gpu.privsep
-from nova_gpu.conf import CONF
+from nova_gpu.conf import NOVAS
 from nova_gpu.core import refusal_texts
 from nova_gpu.core.guest import machine_types
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
@@ -70,8 +70,8 @@ class PCIPassthrough(Delivery):
     # Queries
 
     def obstacle(self, card: GPU, functions: Sequence[PciAddress] = ()) -> str | None:
-        if CONF.libvirt.virt_type not in ("kvm", "qemu"):
-            return f"[libvirt]virt_type = {CONF.libvirt.virt_type}; it must be kvm, qemu or lxc"
+        if NOVAS.libvirt.virt_type not in ("kvm", "qemu"):
+            return f"[libvirt]virt_type = {NOVAS.libvirt.virt_type}; it must be kvm, qemu or lxc"
         try:
             reason = self._device_spec.obstacle(card.functions, self._roots)
         except (OSError, ValueError) as error:

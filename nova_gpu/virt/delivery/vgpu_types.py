@@ -13,7 +13,7 @@ import nova_gpu.privsep
 from nova_gpu.conf import CONF
 from nova_gpu.core import boundary
 from nova_gpu.core.model import GPU, PciAddress
-from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, VGPUType
+from nova_gpu.core.vgpu.vgpu import DividedCard, VGPUType
 from nova_gpu.host.mig import gpu_instances
 from nova_gpu.host.nvidia import nvml, nvml_vgpus
 from nova_gpu.host.roots import Roots
@@ -53,7 +53,7 @@ class VGPUTypes:
         by_card = dict(divided)
         for address in typed.keys() & self._told.keys():
             reported = self._told[address]
-            if not _has(divided[address], Kind.TYPED):
+            if not _hides_types(divided[address]):
                 types = divided[address].types
                 reported = {
                     item: VGPUType(item, per_guest=facts.per_guest)
@@ -103,10 +103,9 @@ class VGPUTypes:
 
 
 def _is_nvidias(card: GPU, divided: DividedCard) -> bool:
-    return _has(divided, Kind.TYPED) or (
-        card.driver == nvml.DRIVER and _has(divided, Kind.MEDIATED)
-    )
+    is_mediated = any(parent.kind.is_mediated for parent in divided.parents.values())
+    return _hides_types(divided) or (card.driver == nvml.DRIVER and is_mediated)
 
 
-def _has(card: DividedCard, kind: Kind) -> bool:
-    return any(parent.kind is kind for parent in card.parents.values())
+def _hides_types(card: DividedCard) -> bool:
+    return any(parent.kind.hides_types for parent in card.parents.values())

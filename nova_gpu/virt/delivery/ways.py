@@ -8,28 +8,25 @@ import pathlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from nova_gpu.conf import CONF
+from nova_gpu.conf import CONF, NOVAS
+from nova_gpu.core import vendors
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
 from nova_gpu.core.vgpu import vgpu_capacity
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Slot
-from nova_gpu.host import products
 from nova_gpu.host.mig import mig_layout
 from nova_gpu.host.pci import selection
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import passthrough
 from nova_gpu.host.vgpu import division, preparation, virtual_functions
 from nova_gpu.virt import sets
-from nova_gpu.virt.delivery import mig_instance, plain_function
+from nova_gpu.virt.delivery import hostdev_parts, mig_instance
 from nova_gpu.virt.delivery.delivery import Delivery, Grant
 from nova_gpu.virt.delivery.host_hooks import HostHooks
-from nova_gpu.virt.delivery.mediated_device import MediatedDevices
 from nova_gpu.virt.delivery.mig_instance import MIGInstances
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
 from nova_gpu.virt.delivery.pci_passthrough import PCIPassthrough
 from nova_gpu.virt.delivery.peer_access import Peers
-from nova_gpu.virt.delivery.plain_function import PlainFunctions
-from nova_gpu.virt.delivery.typed_function import TypedFunctions
 from nova_gpu.virt.delivery.vgpu_types import VGPUTypes
 from nova_gpu.virt.sets import NoSets, Sets
 
@@ -64,7 +61,7 @@ class Ways:
         qemu_version: Callable[[], int | None] = lambda: None,
     ) -> None:
         self.roots = roots
-        self.unbound = pathlib.Path(CONF.state_path, "gpu-unbound")
+        self.unbound = pathlib.Path(NOVAS.state_path, "gpu-unbound")
         functions = virtual_functions.parse(CONF.gpu.virtual_functions)
         profiles = mig_layout.parse_profiles(CONF.gpu.mig_profile)
         self.sets: Sets = NoSets()
@@ -73,7 +70,7 @@ class Ways:
         # The option that states how cards are divided, its values by address or product, and the
         # function that divides a card
         self._option, self.wanted = "virtual_functions", dict[str, Any](functions)
-        self.divide: Callable[[str, Any], None] = plain_function.divide
+        self.divide: Callable[[str, Any], None] = hostdev_parts.divide
         # The values of other options, which this host may ignore
         self._others: dict[str, Mapping[str, object]] = {
             "vgpu_mixed_sizes": preparation.parse_sizes(CONF.gpu.vgpu_mixed_sizes),
@@ -84,7 +81,7 @@ class Ways:
             [Iterable[GPU], division.TypesByFunction], dict[PciAddress, DividedCard]
         ]
         parts: Sequence[Delivery]
-        if DeliveryMode.of_whole_cards(CONF.libvirt.virt_type) is DeliveryMode.LXC:
+        if DeliveryMode.of_whole_cards(NOVAS.libvirt.virt_type) is DeliveryMode.LXC:
             self.whole = containers = MIGInstances(roots, reason_kept, serves=ledger is not None)
             self.host_hooks = containers.host_hooks
             parts = [containers]
@@ -96,17 +93,13 @@ class Ways:
         else:
             self._others["mig_profile"] = profiles
             self.sets = sets.of_machines(roots, ledger)
-            spec = DeviceSpec(CONF.pci.device_spec)
+            spec = DeviceSpec(NOVAS.pci.device_spec)
             self.whole = machines = PCIPassthrough(
                 roots, spec, self.unbound, ledger, self._peers, libvirt_version
             )
             if ledger is not None:
                 self.host_hooks = machines.bindings
-            parts = [
-                MediatedDevices(roots),
-                TypedFunctions(roots, spec, libvirt_version),
-                PlainFunctions(roots, spec, libvirt_version),
-            ]
+            parts = hostdev_parts.of_machines(roots, spec, libvirt_version)
             self._types = VGPUTypes(roots)
             self._readings: dict[PciAddress, division.Reading] = {}
             self._modes: Mapping[PciAddress, str] = {}
@@ -180,7 +173,7 @@ class Ways:
         self, cards: Iterable[GPU], facts: division.TypesByFunction
     ) -> dict[PciAddress, DividedCard]:
         gpus = tuple(cards)
-        self._modes = plain_function.modes(gpus, self.roots, self._modes)
+        self._modes = hostdev_parts.modes(gpus, self.roots, self._modes)
         divided = division.divided(gpus, self.roots, facts, self._readings, self._modes)
         return self._types.complete(gpus, divided)
 
@@ -209,7 +202,7 @@ class Ways:
         """
         reason = "this host is for containers, whose cards have no virtual functions"
         if not self.whole.shares_driver:
-            is_nvidias = gpu.product.vendor_id == products.NVIDIA
+            is_nvidias = gpu.product.vendor_id == vendors.NVIDIA
             if is_nvidias and selection.value_of(gpu, self.wanted) is not None:
                 what = preparation.contradiction(preparation.of(gpu, CONF.gpu))
                 return what and f"{what}; take the card out of one of them"

@@ -24,7 +24,7 @@ from typing import Any
 
 from oslo_log import log as logging
 
-from nova_gpu.conf import CONF
+from nova_gpu.conf import NOVAS
 from nova_gpu.core import exception, printable
 from nova_gpu.core.availability import Reasons, Source, Unavailable
 from nova_gpu.core.device import Device
@@ -58,15 +58,6 @@ _CLOSED = Unavailable(
     "succeeds ends this",
     Source.STARTS,
 )
-_NOUNS: Mapping[Kind | None, str] = {
-    None: "GPUs",
-    Kind.MEDIATED: "vGPUs that are mediated devices",
-    Kind.TYPED: "virtual functions with vGPU types",
-    Kind.PLAIN: "virtual functions",
-    Kind.INSTANCE: "MIG instances",
-}
-
-
 _FAILING = Unavailable(
     f"{MOST} guests in a row failed to start with it",
     "see nova-compute's log for the reason; it is tried again after ten minutes",
@@ -138,7 +129,7 @@ class FailedStarts:
         if not serves:
             return
         for kind in filter(self._is_closed, self._failures):
-            LOG.warning("New instances do not get %s of this host: %s", _NOUNS[kind], _CLOSED)
+            LOG.warning("New instances do not get %s of this host: %s", _noun(kind), _CLOSED)
         if unavailable := self.unavailable():
             LOG.warning(
                 "New instances do not get virtual functions %s: before nova-compute was started, "
@@ -191,7 +182,7 @@ class FailedStarts:
                         "New instances do not get %s of this host: guests failed to start with "
                         "different ones within %d minutes, the last one with: %s. One start is "
                         "tried in each %d minutes, until one succeeds.",
-                        _NOUNS[kind],
+                        _noun(kind),
                         TOGETHER_S / 60,
                         text,
                         TOGETHER_S / 60,
@@ -241,7 +232,7 @@ class FailedStarts:
         names = set(map(str, over))
         with self._changing():
             if self._is_closed(kind):
-                LOG.info("New instances get %s of this host again: a guest started", _NOUNS[kind])
+                LOG.info("New instances get %s of this host again: a guest started", _noun(kind))
                 self._failures.pop(kind)
             own = self._failures.get(kind, {}).items()
             self._failures[kind] = {
@@ -262,8 +253,12 @@ class FailedStarts:
 
     def _is_over(self, function: PciAddress) -> bool:
         """Return whether the failures of *function* are old and no other one has started since."""
-        failures = self._failures.get(Kind.TYPED, {}).get(str(function))
-        return failures is not None and not failures.is_own and _is_old(failures)
+        failures = (own.get(str(function)) for own in self._wedging())
+        return any(item and not item.is_own and _is_old(item) for item in failures)
+
+    def _wedging(self) -> Iterator[dict[str, _Failures]]:
+        """Yield the failures with virtual functions that may be at fault themselves."""
+        return (own for kind, own in self._failures.items() if kind and kind.may_wedge)
 
     def failing(
         self, kind: Kind | None, devices: Collection[PciAddress]
@@ -293,8 +288,8 @@ class FailedStarts:
         """Forget the failures of functions that are gone or were disabled and enabled."""
         with self._changing():
             over = {f for f, count in self._counts.items() if count[0] != self._folder(f)}
-            for function in over:
-                self._failures.get(Kind.TYPED, {}).pop(str(function), None)
+            for own, function in itertools.product(self._wedging(), over):
+                own.pop(str(function), None)
             self._counts = {item: n for item, n in self._counts.items() if item not in over}
 
     def _folder(self, function: PciAddress) -> int | None:
@@ -384,7 +379,11 @@ def of_cards(
 
 
 def path() -> pathlib.Path:
-    return pathlib.Path(CONF.state_path, "gpu-failed-starts")
+    return pathlib.Path(NOVAS.state_path, "gpu-failed-starts")
+
+
+def _noun(kind: Kind | None) -> str:
+    return kind.value if kind else "GPUs"
 
 
 def _kind(name: str | None) -> Kind | None:

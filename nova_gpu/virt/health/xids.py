@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Set
 from oslo_log import log as logging
 
 import nova_gpu.privsep.readings
-from nova_gpu.conf import CONF
+from nova_gpu.conf import CONF, NOVAS
 from nova_gpu.core import boundary, exception, health_verdict
 from nova_gpu.core.availability import Reasons, Source, Unavailable
 from nova_gpu.core.device import Device
@@ -50,8 +50,8 @@ class Xids:
 
     def __init__(self, roots: Roots) -> None:
         self._roots = roots
-        self._path = pathlib.Path(CONF.state_path, "gpu-kernel-log")
-        self._faulty = FaultyInstances(pathlib.Path(CONF.state_path, "gpu-withheld-instances"))
+        self._path = pathlib.Path(NOVAS.state_path, "gpu-kernel-log")
+        self._faulty = FaultyInstances(pathlib.Path(NOVAS.state_path, "gpu-withheld-instances"))
         self._read_at = 0.0
         self._unread: str | None = None
 

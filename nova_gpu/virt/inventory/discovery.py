@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 from oslo_log import log as logging
 
 import nova_gpu.privsep
-from nova_gpu.conf import CONF
-from nova_gpu.core import availability, boundary, device, exception
+from nova_gpu.conf import CONF, NOVAS
+from nova_gpu.core import availability, boundary, device, exception, vendors
 from nova_gpu.core.availability import Reasons, Scope, Source, Unavailable
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu import vgpu_capacity
-from nova_gpu.core.vgpu.vgpu import FUNCTION_TYPE, DividedCard, Kind, Slot, is_function_type
+from nova_gpu.core.vgpu.vgpu import FUNCTION_TYPE, DividedCard, Slot, is_function_type
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.host import products
 from nova_gpu.host.mig import mig_layout
@@ -62,7 +62,7 @@ _SHARING = (
 
 def providers_file() -> pathlib.Path:
     """Return the path of the file of :class:`nova_gpu.virt.inventory.provider_tree.Providers`."""
-    return pathlib.Path(CONF.state_path, "gpu-providers")
+    return pathlib.Path(NOVAS.state_path, "gpu-providers")
 
 
 class Discovery:
@@ -83,10 +83,10 @@ class Discovery:
         :param libvirt_version: return the version as one number (10000000 is 10.0.0), or ``None``
             if it is unknown; ``qemu_version`` in the same way
         """
-        self.quarantine = pathlib.Path(CONF.state_path, "gpu-quarantine")
-        self.proofs = pathlib.Path(CONF.state_path, "gpu-clean")
-        self.vgpus = pathlib.Path(CONF.state_path, "gpu-vgpus")
-        self.divided = pathlib.Path(CONF.state_path, "gpu-divided")
+        self.quarantine = pathlib.Path(NOVAS.state_path, "gpu-quarantine")
+        self.proofs = pathlib.Path(NOVAS.state_path, "gpu-clean")
+        self.vgpus = pathlib.Path(NOVAS.state_path, "gpu-vgpus")
+        self.divided = pathlib.Path(NOVAS.state_path, "gpu-divided")
         self.providers = providers_file()
         self.roots = Roots.of(CONF.gpu)
         self._selection = selection.Selection.parse(
@@ -294,9 +294,10 @@ def sorted_out(
                 "it has vGPUs of types that [gpu]vgpu_types does not name; remove those, or name "
                 "their type"
             )
-        elif not card.types and any(p.kind is Kind.TYPED for p in card.parents.values()):
+        elif not card.types and any(p.kind.hides_types for p in card.parents.values()):
             # The removal of the functions would undo the first step of who prepares it for vGPUs.
-            how = products.how_to_remove_functions(gpus[address].product.vendor_id, address)
+            vendor = vendors.of(gpus[address].product.vendor_id)
+            how = vendor.how_to_remove_functions(address)
             others[address] = (
                 "its driver lists no vGPU type for its virtual functions; in MIG mode make GPU "
                 f"instances (nvidia-smi mig -cgi ... -C), or to have it given whole, {how}"
@@ -369,7 +370,7 @@ def is_divided_by_nova(function: PciAddress) -> bool:
 
 def _novas_own(card: DividedCard) -> str | None:
     """Return which option makes Nova's own driver divide *card* into vGPUs, and the remedy."""
-    mediating = {str(a) for a, parent in card.parents.items() if parent.kind is Kind.MEDIATED}
+    mediating = {str(a) for a, parent in card.parents.items() if parent.kind.is_mediated}
     for type_id, addresses in _novas_types():
         if type_id in card.types and (mediating & {*addresses} if addresses else mediating):
             return (
@@ -394,7 +395,7 @@ def _novas_to_divide(card: PciAddress, cards: Collection[PciAddress]) -> str | N
 
 def _novas_types() -> Iterator[tuple[str, Collection[str]]]:
     """Yield the vGPU types that Nova's own driver makes, each with the addresses for it, if any."""
-    for type_id in CONF.devices.enabled_mdev_types:
+    for type_id in NOVAS.devices.enabled_mdev_types:
         section = getattr(CONF, f"mdev_{type_id}", None)
         yield type_id, section.device_addresses if section else ()
 

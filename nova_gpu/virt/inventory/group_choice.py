@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The choice of groups from which an instance of this host gets GPUs, outside Nova's scheduler.
 
-It is made when an instance starts that has none. Inventories, usages and traits are Placement's.
+It is made when an instance starts that has none. Placement has the allocation candidates.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from nova import context as nova_context
@@ -20,11 +19,10 @@ from nova_gpu.core.flavor import query, request_group, summary
 from nova_gpu.core.flavor.request import FlavorRequest, Request
 from nova_gpu.core.model import GroupKey
 from nova_gpu.core.placement import reserved_hosts
-from nova_gpu.core.scheduling import capacity
-from nova_gpu.core.scheduling.capacity import Group
 from nova_gpu.virt.inventory import placement_client
 from nova_gpu.virt.inventory.placement_client import Amounts
 
+_MOST_CANDIDATES = 64
 _ELSEWHERE = "start it when some are free, or have it come to another host: shelve and unshelve it"
 _MOVES = "openstack gpu start has it come to another host; or start it when some are free here"
 
@@ -45,35 +43,27 @@ def choose(
     :raises NoneFree: if no combination of groups has enough free GPUs that fit
     """
     remedy = _remedy(flavor)
-    _refuse_closed(client, nodename, flavor, remedy)
-    groups = {uuid: _group(client, key, uuid) for key, uuid in ours.items()}
-    known = frozenset[str]().union(*(group.traits for group in groups.values()))
-    choices = []
-    for request in flavor.requests:
-        of_kind = {
-            uuid: groups[uuid]
-            for key, uuid in ours.items()
-            if device.resource_class_of(key) == request.resource_class
-        }
-        ways = list(_ways(instance, flavor, request, of_kind, known))
-        if not ways:
-            raise _none_free(client, request, of_kind, remedy)
-        choices.append((request, of_kind, ways))
-    for chosen in itertools.product(*(ways for _, _, ways in choices)):
-        amounts = allocate({uuid: item for way in chosen for uuid, item in way.items()})
+    node = client.get_provider_by_name(nova_context.get_admin_context(), nodename)["uuid"]
+    _refuse_closed(client, node, flavor, remedy)
+
+    def candidates(requests: Sequence[Request]) -> list[Amounts]:
+        return _candidates(client, node, instance, requests, list(ours.values()), flavor)
+
+    for candidate in candidates(flavor.requests):
+        amounts = allocate(candidate)
         if amounts is not None:
             return amounts
-    request, of_kind, _ = choices[0]
-    raise _none_free(client, request, of_kind, remedy)
+    lacking = (request for request in flavor.requests if not candidates([request]))
+    request = next(lacking, flavor.requests[0])
+    raise _none_free(client, request, ours, remedy)
 
 
-def _refuse_closed(client: Any, nodename: str, request: FlavorRequest, remedy: str) -> None:
+def _refuse_closed(client: Any, node: str, request: FlavorRequest, remedy: str) -> None:
     """Refuse a start on a drained host, and of a preemptible instance on a reserved host.
 
+    :param node: the uuid of the compute node
     :raises NoneFree: if the start is refused
     """
-    context = nova_context.get_admin_context()
-    node = client.get_provider_by_name(context, nodename)["uuid"]
     traits = placement_client.get(client, f"/resource_providers/{node}/traits")["traits"]
     if names.DRAINED in traits:
         raise exception.NoneFree("its host is drained", remedy)
@@ -85,17 +75,24 @@ def _refuse_closed(client: Any, nodename: str, request: FlavorRequest, remedy: s
 
 
 def _none_free(
-    client: Any, request: Request, groups: Mapping[str, Group], remedy: str
+    client: Any, request: Request, ours: Mapping[GroupKey, str], remedy: str
 ) -> exception.NoneFree:
-    """Return the error for too few free GPUs in *groups*.
+    """Return the error for too few free GPUs in the groups of this host.
 
-    In the log it also names the instances that have GPUs of *groups*.
+    In the log it also names the instances that have GPUs of these groups.
     """
     context = nova_context.get_admin_context()
+    resource_class, most = request.resource_class, 0
     holders: set[str] = set()
-    for uuid in groups:
-        holders |= client.get_allocations_for_resource_provider(context, uuid).allocations.keys()
-    most = max((group.free for group in groups.values()), default=0)
+    for key, uuid in ours.items():
+        if device.resource_class_of(key) == resource_class:
+            url = f"/resource_providers/{uuid}"
+            inventories = placement_client.get(client, f"{url}/inventories")["inventories"]
+            offered = inventories.get(resource_class, {"total": 0, "reserved": 0})
+            used = placement_client.get(client, f"{url}/usages")["usages"].get(resource_class, 0)
+            most = max(most, offered["total"] - offered["reserved"] - used)
+            allocated = client.get_allocations_for_resource_provider(context, uuid)
+            holders |= allocated.allocations.keys()
     return exception.NoneFree(
         f"{summary.all_of(request)} asked for, at most {most} free on its host",
         remedy,
@@ -110,43 +107,54 @@ def _remedy(request: FlavorRequest) -> str:
     return _ELSEWHERE
 
 
-def _group(client: Any, key: GroupKey, uuid: str) -> Group:
-    url = f"/resource_providers/{uuid}"
-    resource_class = device.resource_class_of(key)
-    inventory = placement_client.get(client, f"{url}/inventories")["inventories"].get(
-        resource_class, {}
-    )
-    return Group(
-        total=inventory.get("total", 0),
-        reserved=inventory.get("reserved", 0),
-        used=placement_client.get(client, f"{url}/usages")["usages"].get(resource_class, 0),
-        traits=frozenset(placement_client.get(client, f"{url}/traits")["traits"]),
-    )
-
-
-def _ways(
+def _candidates(
+    client: Any,
+    node: str,
     instance: objects.Instance,
+    requests: Sequence[Request],
+    ours: Sequence[str],
     flavor: FlavorRequest,
-    request: Request,
-    groups: Mapping[str, Group],
-    known: Collection[str],
-) -> Iterator[Amounts]:
-    """Yield each combination of amounts from *groups* that has enough free GPUs for *request*.
+) -> list[Amounts]:
+    """Return the amounts from each combination of groups of this host that serves *requests* now.
 
-    :param groups: the groups of the request's resource class, by the uuid of their provider
-    :param known: the traits of all groups of this host
+    Those that leave the fewest GPUs free come first.
+
+    :param node: the uuid of the compute node
+    :param ours: the uuids of the providers of this host's groups
     """
-    parts = query.resolved(request, known)
-    if parts is None:
-        return
-    uuids = list(groups)
+    known: Collection[str] = ()
+    if any(map(query.needs_known, requests)):
+        url = f"/traits?name=startswith:{names.TRAIT_GPU}&associated=true"
+        known = placement_client.get(client, url)["traits"]
+    groups = []
+    for request in requests:
+        parts = query.resolved(request, known)
+        if parts is None:
+            return []
+        groups += [(request.resource_class, part) for part in parts if part.count]
+    pairs = [("limit", str(_MOST_CANDIDATES))]
+    pairs += [("group_policy", "isolate" if flavor.is_isolated else "none")] * (len(groups) > 1)
+    for number, (resource_class, part) in enumerate(groups):
+        # Placement takes a group with a suffix from a single provider.
+        pairs.append((f"resources_{number}", f"{resource_class}:{part.count}"))
+        pairs.append((f"in_tree_{number}", node))
+        traits = [*part.required_traits, *(f"!{trait}" for trait in part.forbidden_traits)]
+        pairs.append((f"required_{number}", ",".join(sorted(traits))))
+    answer = placement_client.candidates(client, pairs)
+    providers = answer["provider_summaries"]
     of_image = instance.image_meta.properties.get("traits_required", ())
     image = frozenset(filter(request_group.is_gpu_trait, of_image))
-    for way in capacity.ways(parts, list(groups.values()), isolate=flavor.is_isolated):
-        if not image <= frozenset().union(*(groups[uuids[index]].traits for index in way)):
-            continue
-        amounts: dict[str, dict[str, int]] = {}
-        for part, index in zip(parts, way, strict=True):
-            of_group = amounts.setdefault(uuids[index], {request.resource_class: 0})
-            of_group[request.resource_class] += part.count
-        yield amounts
+    choices = []
+    for candidate in answer["allocation_requests"]:
+        amounts = {uuid: item["resources"] for uuid, item in candidate["allocations"].items()}
+        there = {trait for uuid in amounts for trait in providers[uuid]["traits"]}
+        if amounts.keys() <= {*ours} and image.issubset(there):
+            left = sum(
+                providers[uuid]["resources"][name]["capacity"]
+                - providers[uuid]["resources"][name]["used"]
+                - amount
+                for uuid, resources in amounts.items()
+                for name, amount in resources.items()
+            )
+            choices.append((left, sorted(map(ours.index, amounts)), amounts))
+    return [amounts for *_, amounts in sorted(choices, key=lambda choice: choice[:2])]

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from oslo_log import log as logging
 
 import nova_gpu.privsep
-from nova_gpu.conf import CONF
+from nova_gpu.conf import CONF, NOVAS
 from nova_gpu.core import boundary
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.topology import topology
@@ -65,7 +65,7 @@ class JoinedCards:
         :param serves: whether this is nova-compute, which notes what it has read of ports. The
             commands take from there what their user cannot read, and leave out other ports.
         """
-        self._path = pathlib.Path(CONF.state_path, "gpu-ports")
+        self._path = pathlib.Path(NOVAS.state_path, "gpu-ports")
         self._sets = sets
         self._roots = roots
         self._serves = serves

@@ -11,13 +11,15 @@ import collections
 import contextlib
 import enum
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
+from urllib import parse
 
 from nova import context as nova_context
 from nova import exception as nova_exception
 from nova import objects
+from nova.scheduler.client import report
 
 from nova_gpu.core import exception, names
 from nova_gpu.virt.usage import allocations as placement_allocations
@@ -44,10 +46,27 @@ def get(client: Any, url: str) -> Any:
 
     :raises PlacementFailed: if the status is not 200
     """
-    answer = client.get(url, version=_VERSION)
+    return _parsed(client.get(url, version=_VERSION), url)
+
+
+def _parsed(answer: Any, url: str) -> Any:
     if answer.status_code != 200:
         raise exception.PlacementFailed(url, f"{answer.status_code} {answer.text}")
     return answer.json()
+
+
+def candidates(client: Any, pairs: Sequence[tuple[str, str]]) -> Any:
+    """Return the parsed body of Placement's allocation candidates for the query *pairs*.
+
+    There is none for a trait that Placement does not know.
+
+    :raises PlacementFailed: if Placement refuses the query
+    """
+    url = f"/allocation_candidates?{parse.urlencode(pairs)}"
+    answer = client.get(url, version=report.SAME_SUBTREE_VERSION)
+    if answer.status_code == 400 and "trait" in answer.text:
+        return {"allocation_requests": [], "provider_summaries": {}}
+    return _parsed(answer, url)
 
 
 def allocations(client: Any, instance_uuid: str, providers: Collection[str]) -> dict[str, Any]:

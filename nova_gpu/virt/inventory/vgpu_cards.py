@@ -14,7 +14,7 @@ from nova_gpu.core import availability, device
 from nova_gpu.core.availability import Reasons, Scope, Source, Unavailable
 from nova_gpu.core.device import Device, slots
 from nova_gpu.core.model import GPU, GroupKey, PciAddress
-from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, Slot, VGPUType, device_uuid
+from nova_gpu.core.vgpu.vgpu import UNKNOWN, DividedCard, Kind, Parent, Slot, VGPUType, device_uuid
 from nova_gpu.core.vgpu.vgpu_group import SharedCard, VGPUGroup, groups
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vgpu import division, mdev
@@ -47,8 +47,7 @@ class Look:
 
     def kind(self, slot: Slot) -> Kind:
         """Return the form of the vGPU at *slot*; a mediated device if the slot is unknown."""
-        parent = self._parent(slot)
-        return Kind.MEDIATED if parent is None else parent.kind
+        return self._parent(slot).kind
 
     def is_made(self, slot: Slot, instance_uuid: str | None) -> bool:
         """Return whether the vGPU at *slot* exists on the host.
@@ -59,13 +58,13 @@ class Look:
             as not made, because its UUID follows from that of the instance
         """
         parent = self._parent(slot)
-        if parent is not None and parent.kind is not Kind.MEDIATED:
+        if not parent.kind.is_mediated:
             return parent.is_made(slot)
         return instance_uuid is not None and device_uuid(instance_uuid, slot) in self.there
 
-    def _parent(self, slot: Slot) -> Parent | None:
+    def _parent(self, slot: Slot) -> Parent:
         cards = (card.card for card in self.cards.values() if card.has(slot))
-        return next((card.parents[slot.parent] for card in cards), None)
+        return next((card.parents[slot.parent] for card in cards), UNKNOWN)
 
 
 class VGPUCards:
@@ -222,7 +221,7 @@ class VGPUCards:
             address: card.types
             for card in divided.values()
             for address, parent in card.parents.items()
-            if parent.kind is Kind.TYPED
+            if parent.kind.hides_types
         }
         self._told = {**self._told, **news}
         return divided
@@ -253,7 +252,7 @@ class VGPUCards:
     def _unknown(self, key: GroupKey, slot: Slot) -> SharedCard:
         """Return an unavailable card for *slot*, which the last inspection did not find there."""
         gpu = self._found.get(slot.parent) or card_groups.missing(key, slot.parent)
-        bare = DividedCard({}, {slot.parent: Parent(Kind.MEDIATED, {}, {})})
+        bare = DividedCard({}, {slot.parent: UNKNOWN})
         card = device.card_of(slot.parent, self._found) or slot.parent
         reasons = self._others.get(card, (card_groups.NOT_FOUND,))
         return SharedCard(gpu, bare, {gpu.address: reasons})

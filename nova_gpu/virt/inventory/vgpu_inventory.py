@@ -17,7 +17,7 @@ from nova_gpu.core.placement import inventory
 from nova_gpu.core.scheduling import stats
 from nova_gpu.core.sets import set_traits
 from nova_gpu.core.vgpu import vgpu, vgpu_capacity
-from nova_gpu.core.vgpu.vgpu import Kind, Slot
+from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.core.vgpu.vgpu_capacity import Room
 from nova_gpu.core.vgpu.vgpu_group import SharedCard, VGPUGroup
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
@@ -466,14 +466,14 @@ def node_of(group: VGPUGroup, slot: Slot) -> int | None:
 def are_mediated(group: VGPUGroup) -> bool:
     """Return whether guests get mediated devices of the group, and no PCI function of a card."""
     parents = (parent for card in group.cards.values() for parent in card.card.parents.values())
-    return all(parent.kind is Kind.MEDIATED for parent in parents)
+    return all(parent.kind.is_mediated for parent in parents)
 
 
 def _is_mediated(card: SharedCard) -> bool:
     """Return whether guests get no PCI function of the card, but what its driver mediates."""
     parents = card.card.parents
     return parents.keys() == {card.gpu.address} and all(
-        parent.kind is Kind.MEDIATED for parent in parents.values()
+        parent.kind.is_mediated for parent in parents.values()
     )
 
 

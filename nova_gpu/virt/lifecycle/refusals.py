@@ -74,6 +74,43 @@ def log_in_a_line() -> None:
     python_logging.getLogger(_RPC_LOG).addFilter(_EXPECTED)
 
 
+class RefusedStarts:
+    """The rescues and hard reboots that are refused, by the uuid of the instance.
+
+    Nova leaves no other way to refuse one: ``ComputeManager.rescue_instance`` calls the driver's
+    power_off and rescue first, and puts the instance in ERROR for any exception of these;
+    ``reboot_instance`` does so for an exception of reboot if no guest runs. So for a refused start
+    these three methods do nothing. Nova next asks the driver for the guest's power state, before it
+    saves anything: there the error is raised, and Nova's decorators record it and clear the task.
+    doc/source/contributor/upstream.rst asks for another way.
+    """
+
+    def __init__(self) -> None:
+        # With the instance's vm_state before the operation
+        self._errors: dict[str, tuple[nova_exception.NovaException, str]] = {}
+
+    def begin(self, instance: objects.Instance) -> None:
+        """Drop what an earlier operation of the instance left; call this when one begins."""
+        self._errors.pop(instance.uuid, None)
+
+    def refuse(self, instance: objects.Instance, error: nova_exception.NovaException) -> None:
+        """Refuse the operation: the driver must leave the guest as it is until :meth:`end`."""
+        self._errors[instance.uuid] = error, instance.vm_state
+
+    def has(self, instance: objects.Instance) -> bool:
+        return instance.uuid in self._errors
+
+    def end(self, instance: objects.Instance) -> None:
+        """Raise the error of the operation if it was refused; call this for the power state.
+
+        :raises nova.exception.NovaException: if it was refused; the instance stays as it was
+        """
+        is_reboot = instance.task_state == task_states.REBOOT_STARTED_HARD
+        if self.has(instance) and (is_reboot or instance.vm_state == vm_states.RESCUED):
+            error, instance.vm_state = self._errors.pop(instance.uuid)
+            raise expected(error)
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Refusals:
     """Refusals of operations that guests of one host do not support.
@@ -85,10 +122,7 @@ class Refusals:
     assigned: Assigned
     cards: VGPUCards
     ledger: Ledger
-    # The error of each refused rescue or hard reboot, and the vm_state before it, by instance uuid
-    _refused_starts: dict[str, tuple[nova_exception.NovaException, str]] = dataclasses.field(
-        default_factory=dict
-    )
+    starts: RefusedStarts = dataclasses.field(default_factory=RefusedStarts)
 
     def suspend(self, instance: objects.Instance) -> None:
         """Refuse a suspend or a snapshot that a device of the instance, or this host, rules out.
@@ -104,56 +138,20 @@ class Refusals:
                 expected(nova_exception.InstanceSuspendFailure(reason=reason))
             )
 
-    # ``ComputeManager.rescue_instance`` calls the driver's power_off and rescue first, and puts the
-    # instance in ERROR for any exception of these; ``reboot_instance`` does so for an exception of
-    # reboot if no guest runs. So for a refused start these three methods do nothing. Nova next asks
-    # the driver for the guest's power state, before it saves anything: there the error is raised,
-    # and Nova's decorators record it and clear the task. doc/source/contributor/upstream.rst asks
-    # for another way.
-
     def rescue(self, instance: objects.Instance) -> bool:
         """Refuse a rescue if this host's guests cannot be rescued; return whether it is refused.
 
-        Call this when Nova stops the guest; return ``False`` if it stops it for anything else. The
-        error is raised by :meth:`end_start`.
+        Call this when Nova stops the guest; return ``False`` if it stops it for anything else.
         """
+        self.starts.begin(instance)
         if instance.task_state != task_states.RESCUING:
             return False
-        self.forget(instance)
         if reason := self._refused_to_all(Operation.RESCUE):
-            self.refuse_start(
+            self.starts.refuse(
                 instance,
                 nova_exception.InstanceNotRescuable(instance_id=instance.uuid, reason=reason),
             )
         return reason is not None
-
-    def refuse_start(self, instance: objects.Instance, error: nova_exception.NovaException) -> None:
-        """Refuse the instance's rescue or hard reboot, so that :meth:`end_start` raises *error*.
-
-        Until then the driver must leave the guest as it is.
-        """
-        self._refused_starts[instance.uuid] = error, instance.vm_state
-
-    def forget(self, instance: objects.Instance) -> None:
-        """Forget a refusal whose operation has ended without :meth:`end_start`."""
-        self._refused_starts.pop(instance.uuid, None)
-
-    def is_rescue_refused(self, instance: objects.Instance) -> bool:
-        return instance.uuid in self._refused_starts
-
-    def end_start(self, instance: objects.Instance) -> None:
-        """Raise the error of a rescue or hard reboot that was refused, and do nothing otherwise.
-
-        Call this before Nova records the operation as done.
-
-        :raises nova.exception.NovaException: the error of the refusal; the instance stays as it was
-        """
-        is_reboot = instance.task_state == task_states.REBOOT_STARTED_HARD
-        if self.is_rescue_refused(instance) and (
-            is_reboot or instance.vm_state == vm_states.RESCUED
-        ):
-            error, instance.vm_state = self._refused_starts.pop(instance.uuid)
-            raise expected(error)
 
     def resize(self, instance: objects.Instance, flavor: objects.Flavor) -> None:
         """Refuse a resize, at the source, to a *flavor* whose GPUs the guest could not have.

@@ -119,13 +119,13 @@ class Starts:
 
         Yield the start. Yield ``None`` if the instance's GPUs cannot be counted now, and Nova would
         answer an error with ERROR: then the caller must do nothing, so that the instance stays as
-        it is, and :meth:`nova_gpu.virt.lifecycle.refusals.Refusals.end_start` raises the error.
+        it is, and :meth:`nova_gpu.virt.lifecycle.refusals.RefusedStarts.end` raises the error.
 
         :param end: stop the instance's guest, before which its wrong GPUs are not released
         :raises nova.exception.ComputeResourcesUnavailable: if another host may start the guest
         :raises nova.exception.InstanceUnacceptable: if no other host could
         """
-        self.refusals.forget(instance)
+        self.refusals.starts.begin(instance)
         with contextlib.ExitStack() as stack:
             ready = None
             try:
@@ -136,7 +136,7 @@ class Starts:
                     is_uncounted or counting.is_without(instance)
                 ):
                     raise
-                self.refusals.refuse_start(instance, error)
+                self.refusals.starts.refuse(instance, error)
             yield ready
 
     @contextlib.contextmanager
@@ -260,13 +260,13 @@ class Starts:
     ) -> Iterator[bool]:
         """Wrap a rescue; yield whether the caller must carry it out.
 
-        If not, it is refused, and :meth:`nova_gpu.virt.lifecycle.refusals.Refusals.end_start`
-        raises the error later.
+        If not, it is refused, and :meth:`nova_gpu.virt.lifecycle.refusals.RefusedStarts.end` raises
+        the error later.
 
         :param define_again: define the domain anew; called if the instance got new GPUs, because
             an unrescue starts the domain as it was defined before the rescue
         """
-        if self.refusals.is_rescue_refused(instance):
+        if self.refusals.starts.has(instance):
             yield False
             return
         with self.starting(instance, Kind.RESCUE) as start:

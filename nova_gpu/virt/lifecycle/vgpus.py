@@ -250,8 +250,8 @@ class VGPUs:
             except exception.DeviceUnavailable as error:
                 is_others = any(text in str(error) for text in (_NO_MEMORY, slots.NOT_LISTED))
                 is_its_own = len(wanted) == 1 and not is_others
-                if is_its_own and self.way(slot).may_wedge:
-                    kind = self._kind(slot)
+                kind = self.cards.look.kind(slot)
+                if is_its_own and kind.may_wedge:
                     self._failed.failed(kind, slot.parent, _REFUSED, error, is_its_own=True)
                     self._reserve_failed()
                 raise
@@ -328,15 +328,15 @@ class VGPUs:
         if len(grants) > 1 and not isinstance(grant, GPU) and not blame.is_of_host:
             return
         # A mediated device is made for the guest: its card is at fault only if the cause says so.
-        is_made = self._kind(grant) is Kind.MEDIATED and not blame.is_known
+        kind = self._kind(grant)
+        is_made = kind is not None and kind.is_mediated and not blame.is_known
         is_of_start = blame.name is None or is_made
-        is_its_own = blame.is_its_own and not isinstance(grant, GPU) and self.way(grant).may_wedge
         self._failed.failed(
-            self._kind(grant),
+            kind,
             instance.uuid if is_of_start else _address(grant),
             blame.cause,
             error,
-            is_its_own=is_its_own,
+            is_its_own=blame.is_its_own and kind is not None and kind.may_wedge,
             project_id=None if blame.is_known else instance.project_id,
         )
         self._reserve_failed()
@@ -357,7 +357,7 @@ class VGPUs:
         taken = {device.function(dev) for dev in self._ledger.now.devices(State.IN_USE)}
         for card in self.cards.look.cards.values():
             for function, parent in card.card.parents.items():
-                is_free = function not in taken or parent.kind is Kind.MEDIATED
+                is_free = function not in taken or parent.kind.is_mediated
                 if is_free and all(reason.source is Source.STARTS for reason in card.reasons):
                     by_kind.setdefault(parent.kind, []).append(function)
         failing: dict[Device, Reasons] = {}

@@ -17,8 +17,8 @@ import re
 from collections.abc import Iterable, Mapping
 
 from nova_gpu.conf import CONF
+from nova_gpu.core import vendors
 from nova_gpu.core.model import GPU, PciAddress
-from nova_gpu.host import products
 from nova_gpu.host.nvidia import nvml, proc
 from nova_gpu.host.roots import Roots
 
@@ -31,7 +31,7 @@ def facts_of(cards: Iterable[GPU], roots: Roots) -> Mapping[PciAddress, str]:
 
     Facts that cannot be read are left out.
     """
-    addresses = [card.address for card in cards if card.product.vendor_id == products.NVIDIA]
+    addresses = [card.address for card in cards if card.product.vendor_id == vendors.NVIDIA]
     if not addresses:
         return {}
     modes = nvml.modes(addresses, CONF.gpu.nvml_timeout) if CONF.gpu.nvml else {}

@@ -26,7 +26,7 @@ from nova_gpu.core.model import GPU, DeliveryMode, GroupKey, PciAddress
 from nova_gpu.core.topology import affinity
 from nova_gpu.core.topology.affinity import Policy
 from nova_gpu.core.vgpu import vgpu_group
-from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Slot
+from nova_gpu.core.vgpu.vgpu import UNKNOWN, DividedCard, Slot
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.host.mig import mig_layout
 from nova_gpu.host.vfio import passthrough
@@ -350,7 +350,7 @@ def made_vgpus(
     slots_by_guest: dict[str, frozenset[Slot]] = {}
     for uuid, slot in slots:
         parent = functions.get(slot.parent)
-        way = host.ways.part(parent.kind if parent else Kind.MEDIATED)
+        way = host.ways.part((parent or UNKNOWN).kind)
         if way.is_there(slot, uuid, parent):
             slots_by_guest[uuid] = slots_by_guest.get(uuid, frozenset()) | {slot}
     return slots_by_guest
@@ -367,7 +367,7 @@ def _free(cards: Cards, taken: Set[Device], made: Collection[Slot]) -> dict[Grou
         address
         for card in cards.parts.values()
         for address, parent in card.parents.items()
-        if parent.kind is Kind.PLAIN
+        if parent.kind.is_plain
     }
     # The driver of a plain function does not report that a guest has it.
     pending = {slot for slot in slots if slot.parent in plain or slot not in made}

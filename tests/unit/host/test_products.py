@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from oslotest import base
 
-from nova_gpu.core import exception, model
+from nova_gpu.core import exception, model, vendors
 from nova_gpu.host import products
 
 
@@ -15,6 +15,7 @@ class TestTable(base.BaseTestCase):
             self.assertEqual((product.vendor_id, product.product_id), products.parse_key(key))
             self.assertTrue(product.name and product.architecture, key)
             self.assertIsNone(product.memory_mib, key)
+            self.assertIn(product.vendor_id, vendors.VENDORS)
 
 
 class TestShortName(base.BaseTestCase):

@@ -7,7 +7,7 @@ import dataclasses
 import pathlib
 from collections.abc import Iterable, Mapping
 
-from nova_gpu.conf import CONF
+from nova_gpu.conf import CONF, NOVAS
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.sets import partitions
 from nova_gpu.core.sets.partitions import Module, Partition
@@ -101,7 +101,7 @@ class Board:
 
 def modules_file() -> pathlib.Path:
     """Return the path of the file in which the cards' module numbers are saved."""
-    return pathlib.Path(CONF.state_path, "gpu-modules.json")
+    return pathlib.Path(NOVAS.state_path, "gpu-modules.json")
 
 
 def manager() -> FabricManager:

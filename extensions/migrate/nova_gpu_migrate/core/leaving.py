@@ -28,7 +28,6 @@ from nova_gpu_migrate.core.holding import (
 
 # Stock Nova's filters have these words too.
 _KEPT = (names.HYPERVISOR, names.HYPERVISOR_TYPE)
-_VIRTUAL_FUNCTIONS = (Kind.TYPED, Kind.PLAIN)
 _OWN = tuple(word.name for word in extra_spec.WORDS if word.name not in _KEPT)
 # In a request group with or without a suffix
 _OF_GROUP = re.compile(
@@ -67,9 +66,9 @@ def judge(
     mediated = {
         slot: class_at(slot.parent, slot.type_id, types)
         for slot, kind in kinds.items()
-        if kind is Kind.MEDIATED
+        if kind and kind.is_mediated
     }
-    virtual = [slot.parent for slot, kind in kinds.items() if kind in _VIRTUAL_FUNCTIONS]
+    virtual = [slot.parent for slot, kind in kinds.items() if kind and kind.is_function]
     others = _others(instance, hardware)
     own_devices = (*sorted(instance.counted), *virtual)
     record = instance.former
@@ -355,9 +354,9 @@ def _of_devices(
     if not (functions or kinds or instance.moved):
         yield Obstacle("its flavor asks for GPUs, and it has none now", f"start it, or {resize}")
     for slot, kind in kinds.items():
-        if kind not in (Kind.MEDIATED, *_VIRTUAL_FUNCTIONS):
+        if kind is None or not (kind.is_mediated or kind.is_function):
             yield Obstacle(f"it has {slot}, which stock Nova gives to no instance", resize)
-        elif kind is Kind.MEDIATED and mediated[slot] is None:
+        elif kind.is_mediated and mediated[slot] is None:
             yield Obstacle(
                 f"[devices]enabled_mdev_types gives no vGPUs of {slot.type_id} at {slot.parent}",
                 f"name it there, and {slot.parent} in [mdev_{slot.type_id}]device_addresses",

@@ -15,7 +15,7 @@ from nova_gpu.core.model import GPU, PciAddress, Product
 from nova_gpu.core.placement import group_traits
 from nova_gpu.core.topology import affinity, choose, nearness, topology
 from nova_gpu.core.topology.affinity import Policy
-from nova_gpu.core.vgpu.vgpu import FUNCTION_TYPE, Kind, Slot, device_uuid
+from nova_gpu.core.vgpu.vgpu import FUNCTION_TYPE, Slot, device_uuid
 from nova_gpu_migrate.core.former import Former
 from nova_gpu_migrate.core.holding import (
     Alias,
@@ -264,7 +264,7 @@ def function_slots(functions: Iterable[PciAddress], hardware: Hardware) -> dict[
     for function in functions:
         card = hardware.cards_by_function[function]
         parent = hardware.parts[card].parents.get(function) if card in hardware.parts else None
-        if parent is not None and parent.kind is Kind.PLAIN:
+        if parent is not None and parent.kind.is_plain:
             slots[Slot(function, next(iter(parent.available), FUNCTION_TYPE), 0)] = card
         elif parent is not None and len(parent.made) == 1:
             slots[Slot(function, next(iter(parent.made)), 0)] = card
@@ -557,7 +557,7 @@ def _of_slots(
                 f"nova-gpu would not offer its type {slot.type_id}",
                 "name it in [gpu]vgpu_types, or resize it to a flavor with vgpus and vgpu_type",
             )
-        if parent.kind is Kind.MEDIATED:
+        if parent.kind.is_mediated:
             uuid = device_uuid(own, slot)
             users |= {other for other, domain in domains.items() if uuid in domain.mediated}
         if users - {own}:

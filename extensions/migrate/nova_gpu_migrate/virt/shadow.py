@@ -18,7 +18,6 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import availability, device, names
 from nova_gpu.core.model import GPU, PciAddress, Product
 from nova_gpu.core.vgpu import vgpu_capacity, vgpu_group
-from nova_gpu.core.vgpu.vgpu import Kind
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
@@ -185,7 +184,7 @@ def look(
             address
             for card in cards.parts.values()
             for address, parent in card.parents.items()
-            if parent.kind is Kind.MEDIATED
+            if parent.kind.is_mediated
         ),
         _counts(named or {}, hardware, types) if hardware else {},
         tuple(sorted(consumers - {it.uuid for it in instances or () if it.elsewhere is None})),

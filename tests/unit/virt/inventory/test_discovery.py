@@ -4,11 +4,10 @@ from __future__ import annotations
 import json
 
 import fixtures
-from nova import exception as nova_exception
 from oslo_config import fixture as config_fixture
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import availability
+from nova_gpu.core import availability, exception
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, VGPUType
 from nova_gpu.virt import sets
@@ -110,7 +109,7 @@ class DeviceSpecTest(SurveyTestCase):
         self.assertIsNone(self.obstacle("lxc", {"vendor_id": "10de"}))
         self.config(group="libvirt", virt_type="kvm")
         self.config(group="pci", device_spec=["{"])
-        self.assertRaises(nova_exception.NovaException, discovery.Discovery)
+        self.assertRaises(exception.InvalidOption, discovery.Discovery)
 
 
 class TestOnSwitchedBoard(HostTestCase):

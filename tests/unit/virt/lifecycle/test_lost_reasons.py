@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import ast
+import inspect
+
 import fixtures
 import testtools
 from nova import exception as nova_exception
 from nova import objects
 from nova.compute import task_states, vm_states
+from nova.conductor import manager
 from oslo_messaging.rpc import server as rpc_server
 from oslo_utils.fixture import uuidsentinel as uuids
 from oslotest import base
 
 from nova_gpu.virt.lifecycle import lost_reasons, refusals
 
-# nova.conductor.manager.ComputeTaskManager.build_instances of Nova 34
 _EXHAUSTED = (
     "Exceeded maximum number of retries. Exhausted all hosts available for retrying build failures "
     "for instance 0b9c8d7e-1111-4222-8333-444455556666."
@@ -41,6 +44,12 @@ class LostReasonsTest(base.BaseTestCase):
                 raise error
         except type(error) as caught:
             self.assertIs(error, caught)
+
+    def test_the_conductors_text(self) -> None:
+        source = ast.parse(inspect.getsource(manager))
+        texts = [node.value for node in ast.walk(source) if isinstance(node, ast.Constant)]
+        written = [text for text in texts if lost_reasons._DROPPED in str(text)]
+        self.assertEqual([f"{lost_reasons._DROPPED} for instance %(instance_uuid)s."] * 2, written)
 
     def test_written_once(self) -> None:
         """When no other host is tried any more"""
