@@ -55,6 +55,16 @@ class PinnedTest(pinned.Pinned, kvm.KVMServersTestBase):
         self.period()
         self.assertPlaced([0, 1], [0, 0, 1], self.boot(self.pinned(3, cells=2)))
 
+    def test_guests_without_gpus(self) -> None:
+        """They leave the processors of the other node to its GPUs."""
+        self.start_host()
+        pair = self.boot(self.pinned(2))
+        self.flags(move_cells_without_gpus=True, group="gpu")
+        there = [self.cells(self.boot(self.pinned(0))) for _ in range(4)]
+        (full,) = self.cells(pair)
+        self.assertEqual([[full]] * 3 + [[1 - full]], there)
+        self.assertPlaced([1 - full], [1 - full] * 2, self.boot(self.pinned(2)))
+
     def test_moved_guests(self) -> None:
         for host in ("host1", "host2"):
             self.start_host(host)
