@@ -9,9 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from nova_gpu.core.flavor import validation
+from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.printable import printable
 from nova_gpu.core.scheduling import capacity
 from nova_gpu.core.scheduling.capacity import Answer
+from nova_gpu.core.topology import affinity
 from osc_gpu import failures, hosts, rest, servers
 from osc_gpu.base_command import Lines
 from osc_gpu.resource_request import Size
@@ -54,7 +56,8 @@ class ExplainServer(servers.ShowOne):
                 answers = hosts.answers(connection, size, request)
                 host = server.hypervisor_hostname
                 shown["host"] = host or ""
-                shown["why"] = Lines(_why(connection, server, answers))
+                why = [*_why(connection, server, answers), *_remote(connection, server, request)]
+                shown["why"] = Lines(why)
                 shown["hosts"] = Lines([_told(answer, host) for answer in answers], _line)
             except rest.Refused:
                 self.say("Only administrators see what hosts have, and why none has room.")
@@ -86,6 +89,24 @@ def _why(connection: Any, server: Any, answers: Sequence[Answer]) -> Iterator[st
         yield "it is on no host, and none could take it now; the row hosts says why"
     else:
         yield "no host offers GPUs"
+
+
+def _remote(connection: Any, server: Any, request: FlavorRequest) -> Iterator[str]:
+    """Yield a line for each GPU that is on another NUMA node than the server's cells.
+
+    Its host may have had no other when it was moved there, or its flavor permits them.
+    """
+    # Its diagnostics are one more request.
+    listed, _ = (
+        servers.cards(connection, server) if affinity.cells(request.extra_specs) else ([], "")
+    )
+    for card in listed:
+        node, cells = card.get("numa_node"), card.get("cells")
+        if node is not None and cells and str(node) not in cells.split(", "):
+            yield (
+                f"its GPU {card['address']} is on NUMA node {node}, and its processors and memory "
+                f"are on {cells}"
+            )
 
 
 def _told(answer: Answer, host: str | None) -> dict[str, Any]:

@@ -71,7 +71,9 @@ class CheckFlavor(base_command.Lister):
 
 def _why_never(connection: Any, flavor: Any, request: FlavorRequest) -> str:
     with contextlib.suppress(rest.Refused):  # what hosts have is for administrators
-        return hosts.why_never(connection, Size.of(flavor), request)
+        size = Size.of(flavor)
+        never = hosts.why_never(connection, size, request)
+        return never or hosts.too_few_nodes(connection, size, request)
     return ""
 
 

@@ -213,7 +213,11 @@ class CreateFlavor(base_command.ShowOne):
                 undo.pop_all()
         # The flavor exists, whether or not Placement answers, and this user may ask it.
         with contextlib.suppress(exceptions.CommandError):
-            if why := hosts.why_never(connection, Size.of(flavor), request.of(specs)):
+            size, wanted = Size.of(flavor), request.of(specs)
+            if why := (
+                hosts.why_never(connection, size, wanted)
+                or hosts.too_few_nodes(connection, size, wanted)
+            ):
                 self.say(f"WARNING: no instance of {parsed_args.name} can start now: {why}")
         shown = [getattr(flavor, field) for field in _SHOWN]
         return (*_SHOWN, "properties"), (*shown, format_columns.DictColumn(specs))

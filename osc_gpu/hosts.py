@@ -14,12 +14,16 @@ from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.scheduling import capacity
 from nova_gpu.core.scheduling.capacity import Group, Host
 from nova_gpu.core.sets import set_traits
+from nova_gpu.core.topology import affinity
+from nova_gpu.core.topology.affinity import Policy
 from osc_gpu import closed_hosts, nova_lists, query, rest
 from osc_gpu.resource_request import Size
 
 _NO_SUCH_HOST = "Nova has no such host"
 # A compute node has one of these left even if its GPUs are all used.
 _OWN_CLASSES = ("MEMORY_MB", "VCPU", "PCPU", "DISK_GB")
+# As many nodes as a host may have
+_MOST_CELLS = 16
 
 Summaries = Mapping[str, Mapping[str, Any]]
 
@@ -110,6 +114,48 @@ def why_never(connection: Any, size: Size, request: FlavorRequest) -> str:
             kind = f"{count} {summary.kind_of(part.resource_class)}"
             return f"no host has {summary.all_of(stated[0]) if stated else kind} in service"
     return ""
+
+
+def too_few_nodes(connection: Any, size: Size, request: FlavorRequest) -> str:
+    """Return why no host could have all GPUs of a flavor on the nodes of its NUMA cells.
+
+    The text is empty if one could, or if its guests have no cells. It holds if
+    ``[gpu]pci_numa_affinity_policy`` is not set, and for hosts that know the nodes of their GPUs.
+
+    :param size, request: as for :func:`answers`
+    :raises CommandError: as :func:`read`
+    """
+    specs, whole = request.extra_specs, request.whole
+    cells, policy = affinity.cells(specs), specs.get(affinity.EXTRA_SPEC, Policy.LEGACY)
+    if not (whole and cells and policy in affinity.STRICT):
+        return ""
+    parts = query.placement_query(connection, size, request).by_class()
+    part = next(part for part in parts if part.resource_class == names.RESOURCE_CLASS)
+    groups, _ = _groups(connection, part, 0)
+
+    def fit(cells: int) -> bool:
+        near = ([_on_nodes(group, cells) for group in of_root] for of_root in groups.values())
+        return any(capacity.can_hold(part.groups, of_root) for of_root in near)
+
+    if fit(cells):
+        return ""
+    needed = next(filter(fit, range(cells + 1, _MOST_CELLS + 1)), None)
+    more = f"hw:numa_nodes={needed} or " if needed else ""
+    nodes = "one NUMA node" if cells == 1 else f"{cells} NUMA nodes"
+    return (
+        f"no host has {summary.all_of(whole)} on {nodes} ({affinity.EXTRA_SPEC}={policy}); add "
+        f"{more}{affinity.EXTRA_SPEC}={Policy.PREFERRED}"
+    )
+
+
+def _on_nodes(group: Group, cells: int) -> Group:
+    """Return *group* with the most GPUs that it can have on as many NUMA nodes as *cells*."""
+    sizes = names.known_values(names.TRAIT_NUMA_ISLAND, group.traits)
+    most = max((int(size) for size in sizes if size.isdecimal()), default=1)
+    # Where no two are on one node, the nodes may be unknown, which the policy legacy allows.
+    in_service = group.total - group.reserved
+    total = min(in_service, most * cells) if most > 1 else in_service
+    return dataclasses.replace(group, total=total, reserved=0)
 
 
 def _groups(

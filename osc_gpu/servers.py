@@ -173,6 +173,8 @@ def _card(card: Mapping[str, Any]) -> str:
         text += f" {card.get('name') or 'unknown'} ({product})"
     if card.get("numa_node") is not None:
         text += f", NUMA node {card['numa_node']}"
+    if cells := card.get("cells"):
+        text += f", cells on NUMA {cells}"
     if card.get("module") is not None:
         text += f", module {card['module']}"
     return f"{text}: {card['trouble']}" if card.get("trouble") else text

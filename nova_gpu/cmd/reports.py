@@ -23,7 +23,6 @@ from nova_gpu.core.flavor.request import FlavorRequest, GPURequest, Request, VGP
 from nova_gpu.core.scheduling import fit, stats
 from nova_gpu.core.scheduling.stats import Report
 from nova_gpu.core.topology import affinity
-from nova_gpu.core.topology.affinity import Policy
 
 
 def other_releases() -> list[str]:
@@ -69,7 +68,7 @@ def flavors_on_too_few_nodes() -> list[str]:
             topology = hardware.numa_get_constraints(flavor, image)
             stated = hardware.get_pci_numa_policy_constraint(flavor, image)
             policy = affinity.policy(stated, CONF.gpu.pci_numa_affinity_policy)
-            is_strict = policy in (Policy.LEGACY, Policy.REQUIRED)
+            is_strict = policy in affinity.STRICT
             if whole and topology and is_strict and whole.count > most * len(topology):
                 needed = math.ceil(whole.count / most)
                 lines.append(f"{flavor.name} with {whole.count} GPUs: hw:numa_nodes={needed}")

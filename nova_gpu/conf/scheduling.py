@@ -47,6 +47,20 @@ policy. Set it to the same value for nova-compute and nova-scheduler. Instances 
 they have.
 """,
     ),
+    cfg.BoolOpt(
+        "move_cells_without_gpus",
+        default=False,
+        help="""
+Move the cells of a new instance without GPUs to NUMA nodes of its host whose GPUs are in use, if
+its processors and memory fit there, so that nodes with free GPUs keep theirs. Nova chooses nodes
+without looking at GPUs. Instances with PCI devices by aliases or with ports keep their nodes, and
+so do running ones. Read by nova-compute.
+
+Related options:
+
+* ``[gpu]cpu_only_instances`` keeps such instances off hosts with GPUs altogether.
+""",
+    ),
     cfg.FloatOpt(
         "gpu_weight_multiplier",
         default=1000.0,

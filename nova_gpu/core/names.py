@@ -106,7 +106,7 @@ IMAGE_MACHINE_TYPE = "image_hw_machine_type"
 PREEMPT_AT, PREEMPT_FOR = "gpu:preempt_at", "gpu:preempt_for"
 
 # Diagnostics of a running guest for each of its GPUs: a number from 0, and one of address, product,
-# name, numa_node, trouble and module.
+# name, numa_node, trouble, module, and cells, the NUMA nodes of the guest's own: "0, 1".
 DIAGNOSTIC = "gpu{}_{}"
 
 # The environment of [gpu]clean_command.

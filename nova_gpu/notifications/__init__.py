@@ -118,8 +118,9 @@ class Event:
     ] = None
     reason: Annotated[
         str | None,
-        "what is wrong and what to do about it; for gpu.recover what was wrong. "
-        "Null for gpu.claim and gpu.release.",
+        "what is wrong and what to do about it; for gpu.recover what was wrong. For gpu.claim what "
+        "the flavor requires of the GPUs, if no such GPUs were left for an instance that Nova "
+        "starts on no other host. Null for other gpu.claim, and for gpu.release.",
     ] = None
     vgpu_type: Annotated[str | None, "for gpu.claim and gpu.release of vGPUs: ``nvidia-35``"] = None
 

@@ -46,17 +46,19 @@ def gpus(
     offer, cards = assigned.whole.groups(), shared.look.cards.values()
     parts = domains.parts(assigned.whole.cards(), roots, [card.card for card in cards])
     try:
-        named = domains.gpus_in(guest.get_xml_desc(), parts)
+        domain = domains.named_in(guest.get_xml_desc(), parts)
     except exception.DomainsUnreadable as error:
         LOG.warning("Cannot add the guest's GPUs to its diagnostics: %s", error)
         return {}
     cards_by_address = {}
+    named, cells = domain.every, ", ".join(map(str, sorted(domain.cells)))
     devices = [
         *((str(card), _of_card(offer, card)) for card in sorted(device.cards(named))),
         *((str(slot), _of_vgpu(cards, slot)) for slot in sorted(device.slots(named))),
     ]
     for index, (address, card) in enumerate(devices):
         facts = {"address": address, **(_facts(*card, modules) if card else {})}
+        facts |= {"cells": cells} if cells else {}
         cards_by_address.update({names.DIAGNOSTIC.format(index, key): facts[key] for key in facts})
     return cards_by_address
 

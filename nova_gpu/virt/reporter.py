@@ -45,11 +45,16 @@ class Reporter:
 
     # Guests
 
-    def claimed(self, owner: Owner, products: Mapping[Device, Product]) -> None:
-        """Report that the instance's guest is about to start here with devices new to it."""
+    def claimed(
+        self, owner: Owner, products: Mapping[Device, Product], overruled: str | None = None
+    ) -> None:
+        """Report that the instance's guest is about to start here with devices new to it.
+
+        :param overruled: what its flavor requires of them, and they are not
+        """
         if news := self._bills.claim(owner, products):
             counters.claimed(len(device.cards(news)), len(device.slots(news)))
-            self._emit(EventType.CLAIM, news, owner)
+            self._emit(EventType.CLAIM, news, owner, overruled)
 
     def released(self, owner: Owner, products: Mapping[Device, Product]) -> None:
         """Report that the instance no longer has these devices on this host, once each."""

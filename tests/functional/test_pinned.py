@@ -3,54 +3,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
 
 from nova.tests.fixtures import libvirt as fakelibvirt
+from nova.tests.functional.libvirt import base as libvirt_base
 
-from tests.functional import divided, kvm, live
+from nova_gpu.virt.verify.sources import Kind
+from osc_gpu import explain
+from tests.functional import divided, kvm, live, pinned, sdk
 from tests.functional.base import Server
-
-# Four processors on each of two nodes, as the cards of FIRST_SOCKET and SECOND_SOCKET.
-NODE = {
-    card: node for node, cards in enumerate((kvm.FIRST_SOCKET, kvm.SECOND_SOCKET)) for card in cards
-}
+from tests.functional.pinned import node_of
 
 
-class Pinned:
-    """Hosts whose processors are pinned, with huge pages"""
-
-    ADDITIONAL_FILTERS = ("GPUFilter", "NUMATopologyFilter")
-
-    def setUp(self: Any) -> None:
-        super().setUp()  # type: ignore[misc]
-        self.flags(cpu_dedicated_set="0-7", group="compute")
-
-    def start_host(self: Any, name: str = "host1", *args: Any, **kwargs: Any) -> None:
-        pages = fakelibvirt.create_mempages([(4, 1 << 18), (2048, 1024)])
-        of_host = {"cpu_nodes": 2, "cpu_cores": 2, "cpu_threads": 2, "mempages": [pages, pages]}
-        info = fakelibvirt.HostInfo(**of_host)
-        super().start_host(name, *args, host_info=info, **kwargs)  # type: ignore[misc]
-
-    def pinned(self: Any, gpus: int, cells: int = 1, **words: str) -> str:
-        """A flavor with a processor on each of so many nodes"""
-        specs = {"hw:cpu_policy": "dedicated", "hw:numa_nodes": str(cells)}
-        specs |= {"hw:mem_page_size": "2048", **words}
-        if gpus:
-            specs["gpus"] = f"= {gpus}"
-        small = {"memory_mb": 128 * cells, "vcpu": cells, "disk": 1, "ephemeral": 0}
-        return str(self._create_flavor(**small, extra_spec=specs))
-
-    def cells(self: Any, server: Server) -> list[int]:
-        return sorted(cell.id for cell in self.instance(server).numa_topology.cells)
-
-
-class PinnedTest(Pinned, kvm.KVMServersTestBase):
+class PinnedTest(pinned.Pinned, kvm.KVMServersTestBase):
     def places(self, server: Server, host: str = "host1") -> list[int]:
         """The host's nodes of the guest's cards, which are the ones that Nova has for it"""
         cards = self.rendered(server, host)
         self.assertEqual(cards, self.recorded(server))
         self.assertEqual({host: len(cards)}, self.allocated(server))
-        return [NODE[card] for card in cards]
+        return [*map(node_of, cards)]
 
     def assertPlaced(
         self, cells: list[int], cards: list[int], server: Server, host: str = "host1"
@@ -84,6 +55,16 @@ class PinnedTest(Pinned, kvm.KVMServersTestBase):
         self.period()
         self.assertPlaced([0, 1], [0, 0, 1], self.boot(self.pinned(3, cells=2)))
 
+    def test_guests_without_gpus(self) -> None:
+        """They leave the processors of the other node to its GPUs."""
+        self.start_host()
+        pair = self.boot(self.pinned(2))
+        self.flags(move_cells_without_gpus=True, group="gpu")
+        there = [self.cells(self.boot(self.pinned(0))) for _ in range(4)]
+        (full,) = self.cells(pair)
+        self.assertEqual([[full]] * 3 + [[1 - full]], there)
+        self.assertPlaced([1 - full], [1 - full] * 2, self.boot(self.pinned(2)))
+
     def test_moved_guests(self) -> None:
         for host in ("host1", "host2"):
             self.start_host(host)
@@ -110,7 +91,76 @@ class PinnedTest(Pinned, kvm.KVMServersTestBase):
         self.assertPlaced([0], [0, 0], server, self.host_of(server))
 
 
-class PinnedPartsTest(Pinned, live.Moving, divided.DividedServersTestBase):
+class BrokenTest(pinned.Pinned, kvm.KVMServersTestBase):
+    NIC_NODE = 1
+
+    def test_required_in_a_resize(self) -> None:
+        """Nova chooses no other host then; everybody reads that, and its owner takes it back."""
+        for host in ("host1", "host2"):
+            self.start_host(host)
+        spare, taken = (self.boot(self.pinned(2), host="host2") for _ in range(2))
+        self.assertEqual([[0], [1]], [self.cells(spare), self.cells(taken)])
+        self._delete_server(spare)
+        nic = {"pci_passthrough:alias": "nic:1"}  # which ties it to the other node
+        server = self.boot(self.pinned(0, **nic), host="host1")
+        flavor = self.pinned(1, **nic, **{"hw:pci_numa_affinity_policy": "required"})
+        self.sent()
+        self._resize_server(server, flavor)
+        self.assertEqual((["host2"], [1]), ([self.host_of(server)], self.cells(server)))
+        (card,) = self.rendered(server, "host2")
+        self.assertEqual(0, node_of(card))
+        reason = "its flavor wants 1 GPUs on NUMA node 1, where its processors and memory are"
+        self.assertIn(f"Starting with GPUs on other NUMA nodes: {reason}", self.log())
+        (claim,) = self.sent()
+        self.assertIn(reason, claim.payload["reason"])
+        said = f"its GPU {card} is on NUMA node 0, and its processors and memory are on 1"
+        self.assertIn(said, self.why(server))
+        self._revert_resize(server)
+        self.assertEqual([], self.recorded(server))
+        self.assertEqual("host1", self.host_of(server))
+        self.assertNotIn("NUMA", self.why(server))
+        self.assertEqual([], self.differences())
+
+        self._resize_server(server, flavor)
+        self.confirm(server, "host1")
+        self.period("host2")
+        found = [(each.kind, each.subject) for each in self.judge("host2").differences]
+        self.assertEqual([(Kind.CARD_REMOTE, card)], found)
+
+    def why(self, server: Server) -> str:
+        _, shown, _ = sdk.shown(self, explain.ExplainServer, "-f", "json", server["id"])
+        return "\n".join(json.loads(shown)["why"])
+
+
+class PortTest(pinned.Pinned, kvm.KVMServersTestBase):
+    """An instance with a port of a network card's function, which ties it to the card's node"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.neutron = self.useFixture(libvirt_base.LibvirtNeutronFixture(self))
+        vf = {"vendor_id": "8086", "product_id": "1515", "physical_network": "physnet4"}
+        self.flags(device_spec=[json.dumps(vf)], group="pci")
+
+    def test_an_evacuation(self) -> None:
+        for host in ("host1", "host2"):
+            nics = fakelibvirt.HostPCIDevicesInfo(num_pfs=1, num_vfs=1, numa_node=1)
+            self.start_host(host, pci_info=nics)
+        spare, taken = (self.boot(self.pinned(2), host="host2") for _ in range(2))
+        self._delete_server(spare)
+        port = self.neutron.create_port({"port": self.neutron.network_4_port_1})["port"]
+        flavor = self.pinned(1, **{"hw:pci_numa_affinity_policy": "preferred"})
+        networks = [{"port": port["id"]}]
+        server = self._create_server(flavor_id=flavor, networks=networks, host="host1")
+        self.force_down("host1")
+        self._evacuate_server(server)
+        self.bring_back("host1")
+        # The other node has GPUs, and is not the network card's.
+        self.assertEqual([[1], [1]], [self.cells(taken), self.cells(server)])
+        self.assertEqual([0], [*map(node_of, self.recorded(server))])
+        self.assertEqual([], self.differences())
+
+
+class PinnedPartsTest(pinned.Pinned, live.Moving, divided.DividedServersTestBase):
     """Mediated devices, by the policy ``preferred``"""
 
     def test_parts_of_a_card_of_the_node_of_its_cell(self) -> None:

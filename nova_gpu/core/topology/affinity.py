@@ -24,6 +24,9 @@ Sockets: TypeAlias = Mapping[int, int | None]
 
 EXTRA_SPEC = "hw:pci_numa_affinity_policy"
 
+# Besides hw:cpu_policy, what gives a guest one cell
+_OF_ONE_CELL = ("hw:mem_page_size", "hw:pmem", "resources:PCPU")
+
 # The distance of a GPU that is on the node of a cell; of one whose node is unknown, or that is on
 # the socket of a cell; of one on another node; and of one where the policy does not permit it.
 IN_CELL, NEAR, REMOTE, FORBIDDEN = range(4)
@@ -43,6 +46,10 @@ class Policy(enum.StrEnum):
     PREFERRED = "preferred"
 
 
+# GPUs whose node is known are on the nodes of the cells.
+STRICT = (Policy.LEGACY, Policy.REQUIRED)
+
+
 def policy(stated: str | None, default: str | None, *, are_mediated: bool = False) -> Policy:
     """Return the policy for a guest's GPUs.
 
@@ -51,6 +58,17 @@ def policy(stated: str | None, default: str | None, *, are_mediated: bool = Fals
         that of Nova for PCI devices, and for mediated devices, for which Nova has none, PREFERRED
     """
     return Policy(stated or default or (Policy.PREFERRED if are_mediated else Policy.LEGACY))
+
+
+def cells(extra_specs: Mapping[str, str]) -> int:
+    """Return how many cells a flavor gives its guests, 0 if it gives none.
+
+    As ``numa_get_constraints`` in nova/virt/hardware.py, without what an image adds.
+    """
+    if (nodes := extra_specs.get("hw:numa_nodes", "")).isdecimal() and int(nodes):
+        return int(nodes)
+    is_pinned = extra_specs.get("hw:cpu_policy") in ("dedicated", "mixed")
+    return int(is_pinned or any(name in extra_specs for name in _OF_ONE_CELL))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -43,7 +43,10 @@ Holdings: TypeAlias = Mapping[Supply, Collection[Holding[Any, Any]]]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Draw:
-    """The devices that an instance has drawn from one pool, with the tracker's set of these."""
+    """The devices that an instance has drawn from one pool, with the tracker's set of these.
+
+    One without GPUs has drawn none, from any.
+    """
 
     own: Collection[objects.Resource]
     pool: Pool
@@ -66,7 +69,7 @@ class Exchange:
         :raises InvalidExtraSpec: if its flavor cannot be parsed
         :raises nova.exception.InstanceNotFound: if it is deleted meanwhile
         """
-        if not instance.resources:
+        if not (instance.resources or CONF.gpu.move_cells_without_gpus):
             return
         claimant = self.claimant(instance)
         if claimant.cells or claimant.neighbours:
@@ -83,7 +86,8 @@ class Exchange:
         if moves_cells and claimant.cells and draws:
             claimant = self._move_cells(tracker, instance, claimant, draws)
         for draw in draws:
-            self._exchange(instance, claimant, draw)
+            if draw.own:
+                self._exchange(instance, claimant, draw)
 
     def _exchange(self, instance: objects.Instance, claimant: Claimant, draw: Draw) -> None:
         """Exchange what the instance has drawn from one pool, in all records."""
@@ -111,7 +115,8 @@ class Exchange:
         """Move the instance's cells to nodes that are nearer to GPUs which it can have.
 
         Do nothing if there are none, or the cells do not fit there. Among equally near nodes those
-        with the fewest free GPUs are taken. Return *claimant* with its cells.
+        with the fewest free GPUs are taken, and if it has no GPUs, among all. Return *claimant*
+        with its cells.
         """
         node = tracker.compute_nodes[self.assigned.nodename()]
         topology = numa_cells.host(node)
@@ -125,9 +130,14 @@ class Exchange:
             free = sum(distances.count(affinity.IN_CELL) for distances, _ in near)
             return sorted(nearest, reverse=True), free
 
-        now, _ = cost(claimant.cells)
-        if not any(now) or numa_cells.are_tied(topology, instance):
+        distances, free = now = cost(claimant.cells)
+        has_reason = any(distances) if distances else free
+        if not has_reason or numa_cells.are_tied(topology, instance):
             return claimant
+
+        def is_nearer(price: tuple[list[int], int]) -> bool:
+            return price[0] < distances if distances else price < now
+
         without = hardware.numa_usage_from_instance_numa(
             topology, instance.numa_topology, free=True
         )
@@ -136,7 +146,7 @@ class Exchange:
         richest = sorted(able, key=lambda node: (cost((node,)), node))
         places = itertools.combinations(richest, len(claimant.cells))
         tried = itertools.islice(places, _MOST_PLACES)
-        nearer = sorted((price, nodes) for nodes in tried if (price := cost(nodes))[0] < now)
+        nearer = sorted((price, nodes) for nodes in tried if is_nearer(price := cost(nodes)))
         for _, nodes in nearer:
             if (cells := numa_cells.fit(node, without, instance, nodes)) is not None:
                 self._save(instance, functools.partial(_put, cells=cells))
@@ -144,7 +154,7 @@ class Exchange:
                 node.numa_topology = usage._to_json()
                 tracker._update(nova_context.get_admin_context(), node)
                 LOG.info(
-                    "Moved cells from NUMA nodes %s to %s, where GPUs are",
+                    "Moved cells from NUMA nodes %s to %s, by the GPUs that are free",
                     sorted(claimant.cells),
                     list(nodes),
                     instance=instance,
@@ -200,14 +210,15 @@ class Exchange:
 
 
 def _draws(tracker: Any, instance: objects.Instance) -> Iterator[Draw]:
-    """Yield what the instance has drawn from each of this host's pools."""
+    """Yield what the instance has drawn from each of this host's pools, or all pools if nothing."""
     own: dict[tuple[str, str], list[objects.Resource]] = {}
     for item in instance.resources or ():
         own.setdefault((item.provider_uuid, item.resource_class), []).append(item)
-    for (uuid, resource_class), items in own.items():
-        if tracker.provider_tree.exists(uuid):
-            devices = (tracker.provider_tree.data(uuid).resources or {}).get(resource_class)
-            if isinstance(devices, DeviceSet):
+    tree = tracker.provider_tree
+    for uuid in tree.get_provider_uuids():
+        for resource_class, devices in (tree.data(uuid).resources or {}).items():
+            items = own.get((uuid, resource_class), ())
+            if isinstance(devices, DeviceSet) and (items or not own):
                 assigned = tracker.assigned_resources[uuid][resource_class]
                 yield Draw(items, devices - assigned, assigned)
 

@@ -111,8 +111,9 @@ class VGPUInventory(Published[VGPUGroup, Slot]):
     ) -> str | None:
         by_group: dict[GroupKey, set[frozenset[PciAddress]]] = {}
         for holding in held:
-            sets = _sets(holding.group, [holding.device])
-            by_group.setdefault(holding.group.key, set()).update(sets)
+            card = holding.group.card_of(holding.device)
+            joined = card.joined if card else frozenset[PciAddress]()
+            by_group.setdefault(holding.group.key, set()).add(joined)
         if all(len(sets) == 1 for sets in by_group.values()):
             return None
         return (
@@ -197,10 +198,7 @@ class VGPUInventory(Published[VGPUGroup, Slot]):
         self, provider_uuid: str, free: Collection[Device], count: int
     ) -> tuple[Device, ...]:
         group = self.group_of(provider_uuid)
-        by_card: dict[PciAddress, list[Slot]] = {}
-        for slot in sorted(device.slots(free)):
-            card = group.card_of(slot) if group else None
-            by_card.setdefault(card.gpu.address if card else slot.parent, []).append(slot)
+        by_card = _by_card(device.slots(free), group)
         if group and self._sets.offered(group.cards.keys(), (), group.facts.id):
             joined = self._sets.choose(by_card.keys(), count)
             if joined is not None:
@@ -225,15 +223,24 @@ class VGPUInventory(Published[VGPUGroup, Slot]):
         free: Collection[Device],
         claimant: Claimant,
     ) -> Collection[Device]:
-        distance = self.distances(provider_uuid, free, claimant)
-        # The nearest that are enough
-        farthest = sorted(distance.values())[len(own) - 1]
-        near = [dev for dev in free if distance[dev] <= farthest]
-        chosen = self.choose(provider_uuid, near, len(own))
-        total = sum(distance[dev] for dev in own)
-        is_nearer = sum(distance[dev] for dev in chosen) < total
         group = self.group_of(provider_uuid)
-        return chosen if is_nearer and len(_sets(group, chosen)) == 1 else own
+        distance = self.distances(provider_uuid, free, claimant)
+        best, least = own, sum(distance[dev] for dev in own)
+        for part in _sets(device.slots(free), group):
+            for farthest in sorted({distance[slot] for slot in part}):
+                near = [slot for slot in part if distance[slot] <= farthest]
+                if len(near) >= len(own) and self._are_one_set(group, near, len(own)):
+                    chosen = self.choose(provider_uuid, near, len(own))
+                    total = sum(distance[slot] for slot in chosen)
+                    best, least = (chosen, total) if total < least else (best, least)
+        return best
+
+    def _are_one_set(self, group: VGPUGroup | None, slots: Collection[Slot], count: int) -> bool:
+        """Return whether a guest can have *count* of *slots* on a board that is given in sets."""
+        if group is None or not self._sets.offered(group.cards.keys(), (), group.facts.id):
+            return True
+        cards = {card.gpu.address for slot in slots if (card := group.card_of(slot))}
+        return self._sets.choose(cards, count) is not None
 
     def divided(self) -> stats.Divided:
         """Return the scheduler's report on the cards that are offered as vGPUs."""
@@ -435,6 +442,27 @@ def _most_of_guest(group: VGPUGroup, by_card: Mapping[PciAddress, CardRooms]) ->
     return min(largest, group.facts.per_guest or largest)
 
 
+def _by_card(slots: Iterable[Slot], group: VGPUGroup | None) -> dict[PciAddress, list[Slot]]:
+    by_card: dict[PciAddress, list[Slot]] = {}
+    for slot in sorted(slots):
+        card = group.card_of(slot) if group else None
+        by_card.setdefault(card.gpu.address if card else slot.parent, []).append(slot)
+    return by_card
+
+
+def _joined(address: PciAddress, group: VGPUGroup | None) -> frozenset[PciAddress]:
+    card = group.cards.get(address) if group else None
+    return card.joined if card else frozenset()
+
+
+def _sets(slots: Iterable[Slot], group: VGPUGroup | None) -> Iterable[list[Slot]]:
+    """Return the *slots* of each set of joined cards, and those of all other cards."""
+    sets: dict[frozenset[PciAddress], list[Slot]] = {}
+    for address, own in _by_card(slots, group).items():
+        sets.setdefault(_joined(address, group), []).extend(own)
+    return sets.values()
+
+
 def _in_one_set(
     free: Mapping[PciAddress, list[Slot]], group: VGPUGroup | None, count: int
 ) -> Mapping[PciAddress, list[Slot]]:
@@ -444,17 +472,10 @@ def _in_one_set(
     """
     sets: dict[frozenset[PciAddress], dict[PciAddress, list[Slot]]] = {}
     for address, slots in free.items():
-        card = group.cards.get(address) if group else None
-        sets.setdefault(card.joined if card else frozenset(), {})[address] = slots
+        sets.setdefault(_joined(address, group), {})[address] = slots
     sizes = {joined: sum(map(len, slots.values())) for joined, slots in sets.items()}
     enough = [joined for joined, size in sizes.items() if size >= count]
     return sets[min(enough, key=lambda joined: (sizes[joined], sorted(joined)))] if enough else free
-
-
-def _sets(group: VGPUGroup | None, slots: Iterable[Device]) -> set[frozenset[PciAddress]]:
-    """Return the sets of joined cards that *slots* are of."""
-    cards = (group.card_of(slot) if group else None for slot in device.slots(slots))
-    return {card.joined if card else frozenset() for card in cards}
 
 
 def node_of(group: VGPUGroup, slot: Slot) -> int | None:

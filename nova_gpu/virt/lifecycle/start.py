@@ -85,6 +85,7 @@ class Start:
     ``claimed``: whether it claimed its devices for this start, after it released its own at a stop.
     ``held``: its devices of this host, by inventory: whole cards and parts.
     ``had``: the devices that its guest had before on this host.
+    ``overruled``: what speaks against its devices and does not refuse the start.
     """
 
     kind: Kind
@@ -92,6 +93,7 @@ class Start:
     claimed: bool = False
     held: Holdings = dataclasses.field(default_factory=dict)
     had: frozenset[Device] = frozenset()
+    overruled: str | None = None
 
     def takes(self, step: Step) -> bool:
         return step in STEPS[self.kind]

@@ -162,7 +162,7 @@ class Starts:
                 # First, because devices are back in the pool as soon as a hold ends or is refused.
                 had = stack.enter_context(self.holding(instance.uuid, start.devices))
                 start = dataclasses.replace(start, had=had)
-                self._judge(start)
+                start = dataclasses.replace(start, overruled=self._judge(start))
                 self._prepare(start)
             except (exception.GPUError, nova_exception.NovaException):
                 if start.kind is Kind.SPAWN:  # else Nova counts a failed build of this host
@@ -201,9 +201,12 @@ class Starts:
             self.counting.doubt(instance)
             raise
 
-    def _judge(self, start: Start) -> None:
-        """Refuse a start that the instance's devices, its quota or this host rule out."""
-        self._compare(start)
+    def _judge(self, start: Start) -> str | None:
+        """Refuse a start that the instance's devices, its quota or this host rule out.
+
+        Return what speaks against its devices and does not refuse it, ``None`` if nothing does.
+        """
+        overruled = self._compare(start)
         if start.takes(Step.RECHECK):
             self.counting.recheck(start.instance, start.flavor)
         if start.takes(Step.STRAND) and not start.devices:
@@ -211,6 +214,7 @@ class Starts:
         if start.chooses:
             self.vgpus.proofs.refuse_unjudged(start.new)
         self.ways.refuse(start.instance, start.flavor, start.grants, self.vgpus.cards.look.kind)
+        return "; ".join(overruled) or None
 
     def _prepare(self, start: Start) -> None:
         for card in start.cards:
@@ -231,7 +235,7 @@ class Starts:
             if start.is_new and holding.device in start.new
         }
         if start.is_new:
-            self.reporter.claimed(owner, new)
+            self.reporter.claimed(owner, new, start.overruled)
         if start.devices:
             words = ", ".join(str(holding.device) for holding in start.holdings)
             LOG.info("Starting with GPUs %s", words, instance=instance)
@@ -370,8 +374,10 @@ class Starts:
                 "install the nova-gpu that goes with this Nova (nova-gpu-status upgrade check)",
             )
 
-    def _compare(self, start: Start) -> None:
+    def _compare(self, start: Start) -> list[str]:
         """Compare the instance's devices with its flavor.
+
+        Return the reasons against them with which it starts all the same.
 
         :raises RequestMismatch: if the flavor requests other devices
         :raises BetterElsewhere: while Nova spawns it, if the cards are not as close to each other,
@@ -379,9 +385,9 @@ class Starts:
             requires
         :raises NoneFree: for the same reason, if the instance claimed the devices for this start
         """
-        request, reasons = start.flavor, []
+        request, reasons, overruled = start.flavor, [], []
         if not start.devices and not (request.asks_for_gpus or request.vgpu_words):
-            return
+            return []
         hypervisor_type = str(self.stops.host.get_driver_type())
         for supply, own in start.held.items():
             if reason := supply.mismatch(request, own, hypervisor_type, is_new=start.is_new):
@@ -399,6 +405,7 @@ class Starts:
         if remote and start.takes(Step.ABORT):
             reasons.append(remote)
         elif remote:
+            overruled.append(remote)
             # The instance is here, and may have had such GPUs before.
             LOG.warning(
                 "Starting with GPUs on other NUMA nodes: %s", remote, instance=start.instance
@@ -410,10 +417,12 @@ class Starts:
                 )
             if start.claimed:
                 raise exception.NoneFree(reason, "start it again when other GPUs are free")
+            overruled.append(reason)
             # Nova does not schedule a moved instance again: an error would lose the instance.
             LOG.warning(
                 "Starting the moved instance nevertheless: %s", reason, instance=start.instance
             )
+        return overruled
 
 
 def _tell(

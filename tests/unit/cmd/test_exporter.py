@@ -101,6 +101,26 @@ class ExporterTest(base.HostTestCase):
             told = [found[f'nova_gpu_{name}{{address="{each}"}}'] for each in (first, second)]
             self.assertEqual(values, tuple(told), name)
 
+    def test_guests_on_other_nodes_than_their_cards(self) -> None:
+        """One with a card of its cell's node and one of another; one that has ended"""
+        self.virt_type("kvm")
+        host = hosts.build("switched-8", self.root)
+        near, far = (
+            next(gpu.address for gpu in host.gpus() if gpu.numa_node == node) for node in (0, 1)
+        )
+        noted = guest_config.GuestMetaGPUs((near, far)).to_xml()
+        xml = (
+            f"<domain ><metadata>{noted}</metadata><numatune><memory mode='strict' nodeset='0'/>"
+            "<memnode cellid='0' mode='strict' nodeset='0'/></numatune><devices/></domain>"
+        )
+        libvirt = histories.Libvirt()
+        for uuid, is_running in (("one", True), ("two", False)):
+            libvirt.domains[uuid] = histories.Domain(uuid, xml, is_running)
+        self.useFixture(fixtures.MonkeyPatch("nova_gpu.cmd.this_host.Reader", lambda: libvirt))
+        found = self.samples()
+        values = [found[f'nova_gpu_remote{{address="{each}"}}'] for each in (near, far)]
+        self.assertEqual([0, 1], values)
+
     def test_ports_without_acs(self) -> None:
         self.virt_type("kvm")
         host = hosts.build("switched-8", self.root)

@@ -11,7 +11,9 @@ from keystoneauth1 import session
 from nova import test
 from openstack import connection
 
+from nova_gpu.core import names
 from nova_gpu.core.flavor import request
+from nova_gpu.core.topology import affinity
 from osc_gpu import hosts
 from osc_gpu.resource_request import Size
 from tests.fixtures.cloud_gpus import PlacementWithGPUs
@@ -122,3 +124,37 @@ class HostsTest(test.NoDBTestCase):
             ("no host has 5 GPUs in service", {"gpus": "5", "vgpus": "2"}),
         ):
             self.assertEqual(why, hosts.why_never(self.cloud(), _SMALL, request.of(words)))
+
+    def test_nodes_of_cells(self) -> None:
+        """Two nodes with four of eight GPUs each; a host that knows no nodes"""
+        pinned = {"hw:cpu_policy": "dedicated"}
+        policy = {name: {affinity.EXTRA_SPEC: name} for name in affinity.Policy}
+        board = {f"{names.TRAIT_NUMA_ISLAND}4"}
+        self.placement.add_group(self.add_host("one"), 8, reserved=1, sets=board)
+        self.placement.add_group(self.add_host("other"), 8, "kepler", sets=board)
+        self.placement.add_group(self.add_host("unknown"), 2)
+        remedy = f"{affinity.EXTRA_SPEC}=preferred"
+        for words, why in (
+            ({"gpus": "4", **pinned}, ""),
+            ({"gpus": "5"}, ""),
+            (
+                {"gpus": "5", **pinned},
+                f"no host has 5 GPUs on one NUMA node ({affinity.EXTRA_SPEC}=legacy); add "
+                f"hw:numa_nodes=2 or {remedy}",
+            ),
+            ({"gpus": "5", **pinned, "hw:numa_nodes": "2"}, ""),
+            ({"gpus": "8", **pinned, **policy["required"]}, "=required); add hw:numa_nodes=2 or"),
+            # One of the fermis is out of service.
+            (
+                {"gpus": "8", "gpu_arch": "fermi", **pinned, "hw:numa_nodes": "2"},
+                f"8 GPUs (architecture fermi) on 2 NUMA nodes ({affinity.EXTRA_SPEC}=legacy); add "
+                f"{remedy}",
+            ),
+            ({"gpus": "5", **pinned, **policy["preferred"]}, ""),
+            ({"gpus": "5", **pinned, **policy["socket"]}, ""),
+            ({"vgpus": "5", **pinned}, ""),
+        ):
+            with self.subTest(words):
+                found = hosts.too_few_nodes(self.cloud(), _SMALL, request.of(words))
+                self.assertIn(why, found)
+                self.assertEqual(bool(why), bool(found))

@@ -127,7 +127,8 @@ class Instance:
     of a migration of the instance that has not ended. ``elsewhere`` is the host that it is on
     instead of this one. ``moved`` are the GPUs by nova-gpu that the migration takes it from, or to.
     ``requests`` are what it has asked Nova for by each alias, ``former`` is what a takeover has
-    kept of it. ``has_cells``: its guest has NUMA nodes.
+    kept of it. ``stated_policy`` is the affinity that its flavor or image states for guests with
+    NUMA nodes, ``default_policy`` that of nova-gpu without; both are ``None`` if it has none.
     """
 
     uuid: str
@@ -143,7 +144,8 @@ class Instance:
     moved: frozenset[Device] = frozenset()
     requests: Mapping[str, Request] = dataclasses.field(default_factory=dict)
     former: Former | None = None
-    has_cells: bool = False
+    stated_policy: str | None = None
+    default_policy: str | None = None
 
     @property
     def is_shelved(self) -> bool:

@@ -12,6 +12,8 @@ from nova_gpu.core import device, exception, names
 from nova_gpu.core.device import Device
 from nova_gpu.core.flavor import extra_spec, parsers, request
 from nova_gpu.core.model import PciAddress
+from nova_gpu.core.topology import affinity
+from nova_gpu.core.topology.affinity import Policy
 from nova_gpu.core.vgpu.vgpu import Kind, Slot, device_uuid
 from nova_gpu_migrate.core import takeover
 from nova_gpu_migrate.core.former import Former
@@ -101,6 +103,11 @@ def judge(
         by_alias = collections.Counter(alias for alias in functions.values() if alias in added)
         specs = {**instance.extra_specs, **properties}
         properties[names.PCI_ALIAS] = _asking(instance, specs, by_alias)
+        others_ask = takeover.alias_counts(properties).keys() - added
+        by_option = instance.default_policy if not instance.stated_policy else None
+        if by_option not in (None, Policy.LEGACY) and not others_ask:
+            # Stock Nova has no option for it.
+            properties[affinity.EXTRA_SPEC] = str(by_option)
     obstacles = [
         *takeover.of_state(instance),
         *_of_devices(instance, functions, mediated, kinds, domain),

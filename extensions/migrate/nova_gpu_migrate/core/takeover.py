@@ -90,6 +90,7 @@ def judge(instance: Instance, domains: Mapping[str, Domain], hardware: Hardware)
     stock = [hardware.providers.get(item.parent, Provider("")) for item in mediated.values()]
     left, removed = _without(instance, aliases, stock if slots else ())
     properties = {**words([hardware.gpus[card].product for card in cards], slots), **left}
+    properties |= _policy(instance, aliases, left)
     obstacles = [
         *of_state(instance),
         *absence,
@@ -118,7 +119,10 @@ def judge(instance: Instance, domains: Mapping[str, Domain], hardware: Hardware)
         tuple(dict.fromkeys(obstacles)),
         _choice(cards, domains, hardware),
         _former(instance, functions, properties, removed),
-        (*_differences(instance, aliases, removed), *_additions(cards, domain, hardware)),
+        (
+            *_differences(instance, aliases, properties, removed),
+            *_additions(cards, domain, hardware),
+        ),
     )
 
 
@@ -144,7 +148,7 @@ def judge_shelved(instance: Instance, aliases: Collection[Alias]) -> Holding | N
         obstacles.append(Obstacle(f"its flavor has words of nova-gpu's: {words_of}", "unshelve it"))
     known = {alias.name for alias in own}
     left, removed = _without(instance, known, ())
-    properties |= left
+    properties |= left | _policy(instance, known, left)
     specs = instance.extra_specs
     before = {name: specs[name] for name in (*properties, *removed) if name in specs}
     requests = {alias: instance.requests[alias] for alias in instance.requests if alias in known}
@@ -204,22 +208,39 @@ def _former(
     return Former(instance.flavor, properties, before, requests, aliases)
 
 
+def _policy(
+    instance: Instance, aliases: Collection[str | None], left: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the property that states the affinity that *aliases* have had for its guest.
+
+    Return none if nova-gpu has the same without, if its flavor or image states one, or if the
+    flavor still asks for other devices, which would have it as well.
+    """
+    policies = _policies(instance, aliases) - {instance.default_policy}
+    is_free = instance.default_policy and not instance.stated_policy and names.PCI_ALIAS not in left
+    return {affinity.EXTRA_SPEC: min(policies)} if is_free and len(policies) == 1 else {}
+
+
+def _policies(instance: Instance, aliases: Collection[str | None]) -> set[str]:
+    requests = (request for alias, request in instance.requests.items() if alias in aliases)
+    return {request.numa_policy or Policy.LEGACY for request in requests}
+
+
 def _differences(
-    instance: Instance, aliases: Collection[str | None], removed: Collection[str]
+    instance: Instance,
+    aliases: Collection[str | None],
+    properties: Mapping[str, str],
+    removed: Collection[str],
 ) -> Iterator[str]:
     """Yield what the flavor says to stock Nova, and not to nova-gpu in its words."""
-    policies = {
-        alias: request.numa_policy or Policy.LEGACY
-        for alias, request in instance.requests.items()
-        if alias in aliases
-    }
-    own = instance.extra_specs.get(affinity.EXTRA_SPEC, Policy.LEGACY)
-    others = sorted({policy for policy in policies.values() if policy != own})
-    if others and instance.has_cells:
+    stated = properties.get(affinity.EXTRA_SPEC) or instance.stated_policy
+    own = stated or instance.default_policy
+    others = sorted(_policies(instance, aliases) - {own})
+    if others and own:
         yield (
             "when it starts on another host, or new ones with this flavor do, its cards are on the "
-            f"NUMA nodes of its guest by the policy {own}, and not by numa_policy="
-            f"{', '.join(others)} of its alias: {affinity.EXTRA_SPEC} of the flavor changes that"
+            f"NUMA nodes of its guest by the policy {own}, and not by {', '.join(others)} as by "
+            f"its alias: {affinity.EXTRA_SPEC} of the flavor changes that"
         )
     groups = {name.partition(":")[0] for name in removed if name.startswith("resources")}
     if len(groups) > 1 and instance.extra_specs.get("group_policy") == "isolate":

@@ -10,10 +10,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from nova import context as nova_context
 from nova import exception as nova_exception
 from nova import objects
+from nova.virt import hardware
 
+from nova_gpu.conf import CONF
 from nova_gpu.core import boundary, device, exception
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import PciAddress
+from nova_gpu.core.topology import affinity
 from nova_gpu.virt.usage import stock_records
 from nova_gpu_migrate.core import former
 from nova_gpu_migrate.core.former import Request
@@ -21,7 +24,7 @@ from nova_gpu_migrate.core.holding import SHELVED, Instance, NotTakenOver, Obsta
 
 # What is read of an instance, and what a takeover changes
 ATTRIBUTES = ["flavor", "pci_requests", "resources", "system_metadata"]
-_READ = [*ATTRIBUTES, "migration_context", "numa_topology"]
+_READ = [*ATTRIBUTES, "migration_context"]
 
 
 def read(context: nova_context.RequestContext, host: str, nodename: str) -> list[Instance]:
@@ -52,7 +55,6 @@ def read(context: nova_context.RequestContext, host: str, nodename: str) -> list
             slots=device.slots(stock_records.devices(instance.resources)),
             elsewhere=None if instance.host == host else instance.host,
             moved=_of_move(instance) if instance.uuid in migrations else frozenset(),
-            has_cells=bool(instance.numa_topology),
         )
         for instance in (*here, *_by_uuid(context, elsewhere))
     ]
@@ -67,6 +69,7 @@ def shelved(context: nova_context.RequestContext) -> list[Instance]:
 
 def _instance(instance: objects.Instance) -> Instance:
     """Return what an instance has whether it is on a host or not."""
+    stated, default = _policies(instance)
     return Instance(
         instance.uuid,
         instance.flavor.name,
@@ -75,7 +78,19 @@ def _instance(instance: objects.Instance) -> Instance:
         instance.task_state,
         requests=_by_alias(instance),
         former=former.of_metadata(instance.system_metadata),
+        stated_policy=stated,
+        default_policy=default,
     )
+
+
+def _policies(instance: objects.Instance) -> tuple[str | None, str | None]:
+    """Return the stated and the default policy of a guest with cells, ``None`` twice without."""
+    of_instance = instance.flavor, instance.image_meta
+    with contextlib.suppress(nova_exception.NovaException):  # Nova's API refuses it today
+        if hardware.numa_get_constraints(*of_instance):
+            stated = hardware.get_pci_numa_policy_constraint(*of_instance)
+            return stated, affinity.policy(None, CONF.gpu.pci_numa_affinity_policy)
+    return None, None
 
 
 def _by_uuid(context: nova_context.RequestContext, uuids: set[str]) -> Iterator[objects.Instance]:

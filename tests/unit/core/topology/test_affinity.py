@@ -8,6 +8,7 @@ import unittest
 
 from nova import objects
 from nova.pci import stats
+from nova.virt import hardware
 
 from nova_gpu.core.topology import affinity
 from nova_gpu.core.topology.affinity import Affinity, Policy
@@ -83,6 +84,25 @@ class AffinityTest(unittest.TestCase):
                 found = Affinity(policy, frozenset({0}), HOST)
                 self.assertEqual(expected, [found.distance(node) for node in nodes])
                 self.assertTrue(Affinity(policy, frozenset(), HOST).holds(nodes))
+
+    def test_cells_of_a_flavor(self) -> None:
+        """As Nova has it"""
+        for specs, expected in (
+            ({}, 0),
+            ({"hw:numa_nodes": "2"}, 2),
+            ({"hw:cpu_policy": "dedicated"}, 1),
+            ({"hw:cpu_policy": "dedicated", "hw:numa_nodes": "4"}, 4),
+            ({"hw:cpu_policy": "mixed", "hw:cpu_dedicated_mask": "0-1"}, 1),
+            ({"hw:cpu_policy": "shared"}, 0),
+            ({"hw:mem_page_size": "large"}, 1),
+            ({"hw:mem_page_size": "small"}, 1),
+            ({"resources:PCPU": "4"}, 1),
+        ):
+            with self.subTest(specs):
+                flavor = objects.Flavor(vcpus=4, memory_mb=1024, extra_specs=specs)
+                found = hardware.numa_get_constraints(flavor, objects.ImageMeta.from_dict({}))
+                self.assertEqual(expected, len(found) if found else 0)
+                self.assertEqual(expected, affinity.cells(specs))
 
     def test_policy(self) -> None:
         for stated, default, are_mediated, expected in (

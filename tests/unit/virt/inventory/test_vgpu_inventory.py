@@ -122,6 +122,31 @@ class TestStock(StockTestCase):
         elsewhere = dataclasses.replace(there, cells=frozenset({0}))
         self.assertEqual({}, (offered - assigned).improve(had, elsewhere))
 
+    def test_joined_cards_stay_together(self) -> None:
+        """What a guest has of two that are joined is not exchanged for parts of a third."""
+        nodes = dict(zip(map(PciAddress.parse, ADDRESSES), (0, 1, 1), strict=True))
+        for address, node in nodes.items():
+            (self.host.path(str(address)) / "numa_node").write_text(f"{node}\n")
+        self.look()
+        joined = frozenset([*nodes][:2])
+        look = self.cards.look
+        cards = {
+            address: dataclasses.replace(card, joined=joined) if address in joined else card
+            for address, card in look.cards.items()
+        }
+        self.cards.look = dataclasses.replace(look, cards=cards, groups=vgpu_group.groups(cards))
+        self.publish()
+        there = Claimant(request.of({}), cells=frozenset({1}))
+        for count, expected in ((5, joined), (3, {*nodes} - joined)):
+            had = self.tracker._claim_resources({self.group(64): {"resources": {"VGPU": count}}})
+            assigned = self.tracker.assigned_resources[self.group(64)]["VGPU"]
+            offered = self.tree.data(self.group(64)).resources["VGPU"]
+            exchanged = (offered - assigned).improve(had, there)
+            slots = [Slot.parse(exchanged.get(item, item).identifier) for item in had]
+            with self.subTest(count):
+                self.assertEqual(count, len({*slots}))
+                self.assertLessEqual({slot.parent for slot in slots}, expected)
+
     def test_a_card_that_is_gone_while_an_instance_has_a_part_of_it(self) -> None:
         self.look()
         self.publish()

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from typing import Any
 
 from nova_gpu.core.model import PciAddress
+from nova_gpu.core.topology import affinity
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, Slot, device_uuid
 from nova_gpu_migrate.core import former, leaving
 from nova_gpu_migrate.core.former import Request
@@ -78,6 +79,21 @@ class JudgeTest(unittest.TestCase):
         ):
             item = self.judge(own)
             self.assertEqual(({"pci_passthrough:alias": alias}, unset), (item.set, item.unset))
+
+    def test_the_policy_that_an_option_sets(self) -> None:
+        """It becomes the flavor's, unless other devices would have it as well."""
+        for stated, default, specs, added in (
+            (None, "preferred", {}, "preferred"),
+            (None, "legacy", {}, None),
+            (None, None, {}, None),
+            ("required", "preferred", {}, None),
+            (None, "preferred", {"pci_passthrough:alias": "nic:1"}, None),
+        ):
+            with self.subTest(stated=stated, default=default, specs=specs):
+                words = {"resources:PGPU": "1", **specs}
+                policies = {"stated_policy": stated, "default_policy": default}
+                item = self.judge(instance(ONE, extra_specs=words, **policies))
+                self.assertEqual(added, item.set.get(affinity.EXTRA_SPEC))
 
     def test_request_groups(self) -> None:
         """Nothing is left that stock Nova would ask Placement for."""

@@ -9,6 +9,7 @@ from typing import Any
 from nova_gpu.core.availability import Scope, Source, Unavailable
 from nova_gpu.core.flavor import request
 from nova_gpu.core.model import GPU, PciAddress, Product
+from nova_gpu.core.topology import affinity
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, Slot, VGPUType, device_uuid
 from nova_gpu_migrate.core import takeover
 from nova_gpu_migrate.core.former import Request
@@ -287,17 +288,29 @@ class JudgeTest(unittest.TestCase):
     def test_what_is_different_afterwards(self) -> None:
         """The affinity of NUMA nodes, the isolation of vGPUs, and further functions."""
         audio = (address(1), address(1, 1))
-        for policy, has_cells, domain, *parts in (
-            (None, True, audio),
-            ("required", True, audio, "by the policy legacy, and not by numa_policy=required"),
-            ("preferred", True, audio, "numa_policy=preferred"),
-            ("required", False, audio),
-            (None, False, audio[:1], "next start gives its guest 0000:01:00.1"),
+        said = "by the policy {}, and not by {}"
+        for policy, stated, default, left, domain, added, *parts in (
+            (None, None, "legacy", "", audio, None),
+            ("required", None, "legacy", "", audio, "required"),
+            (None, None, "preferred", "", audio, "legacy"),
+            ("required", None, "required", "", audio, None),
+            # The flavor asks for something else, by an alias with a policy of its own.
+            (None, None, "preferred", "nic:1", audio, None, said.format("preferred", "legacy")),
+            # It was moved by Nova, which forgets what the flavor states.
+            (None, "required", "legacy", "", audio, None, said.format("required", "legacy")),
+            ("required", None, None, "", audio, None),
+            (None, None, None, "", audio[:1], None, "next start gives its guest 0000:01:00.1"),
         ):
-            with self.subTest(policy=policy, has_cells=has_cells):
-                requests = {"a2": Request(({},), policy), "nic": Request(({},), "required")}
-                own = instance(address(1), requests=requests, has_cells=has_cells)
+            with self.subTest(policy=policy, stated=stated, default=default, left=left):
+                own = instance(
+                    address(1),
+                    extra_specs={"pci_passthrough:alias": ",".join(filter(None, ("a2:1", left)))},
+                    requests={"a2": Request(({},), policy), "nic": Request(({},), "required")},
+                    stated_policy=stated,
+                    default_policy=default,
+                )
                 holding = self.judge(own, hardware(gpu(1)), domain=has(*domain))
+                self.assertEqual(added, holding.set.get(affinity.EXTRA_SPEC))
                 self.assertEqual(len(parts), len(holding.remarks))
                 for part, remark in zip(parts, holding.remarks, strict=True):
                     self.assertIn(part, remark)
