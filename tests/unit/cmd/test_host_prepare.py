@@ -142,8 +142,12 @@ class HostPrepareTest(base.HostTestCase):
     def test_a_card_that_no_guest_can_have(self) -> None:
         self.add_card(mapped_mib=64 << 20)
         self.host.add_gpu("0000:82:00.0", "10de", "1b84", boot_vga=True, class_code=pci.VGA)
+        # A processor's graphics with its security processor
+        self.host.add_gpu("0000:83:00.0", "1002", "1638")
+        self.host.add_device("0000:83:00.2", "1022", "15df", class_code=0x108000)
         shown = self.prepare(1)
         self.assertIn("0000:82:00.0 is left out: it is the display the host booted on", shown)
+        self.assertIn("0000:83:00.0 is left out: its slot has devices of the host", shown)
         self.option("addresses", [CARD, "0000:82:00.0"])
         shown = self.prepare()
         self.assertIn(f"{CARD} is left out: ", shown)
