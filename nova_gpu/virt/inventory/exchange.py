@@ -145,8 +145,7 @@ class Exchange:
                 tracker._update(nova_context.get_admin_context(), node)
                 LOG.info(
                     "Moved cells from NUMA nodes %s to %s, where GPUs are",
-                    sorted(claimant.cells),
-                    list(nodes),
+                    *(sorted(claimant.cells), list(nodes)),
                     instance=instance,
                 )
                 return dataclasses.replace(claimant, cells=frozenset(nodes))
@@ -191,9 +190,7 @@ class Exchange:
             return Claimant(request, near)
         host = numa_cells.host(self.tracker.node(self.assigned.nodename()))
         return Claimant(
-            request,
-            near,
-            frozenset(cell.id for cell in topology.cells),
+            *(request, near, frozenset(cell.id for cell in topology.cells)),
             hardware.get_pci_numa_policy_constraint(instance.flavor, instance.image_meta),
             {cell.id: cell.socket for cell in host.cells} if host else {},
         )
