@@ -345,14 +345,14 @@ def unbound(folder: pathlib.Path, cards: Iterable[GPU]) -> dict[PciAddress, Reas
     return {
         card.address: (
             Unavailable(
-                f"it could not be bound for a guest at {found.since}, and new instances do not get "
-                f"it for {_RETRY_AFTER_S / 60:g} minutes from then: {found.reason}",
-                found.remedy,
+                f"it could not be bound for a guest at {record.since}, and new instances do not "
+                f"get it for {_RETRY_AFTER_S / 60:g} minutes from then: {record.reason}",
+                record.remedy,
                 Source.BINDING,
             ),
         )
         for card in cards
-        if (found := entries.get(card.address))
+        if (record := entries.get(card.address))
     }
 
 

@@ -141,7 +141,7 @@ def give_to_guests(address: model.PciAddress, means: Means) -> None:
         before = former_drivers(means.records, address, means.roots)
         now = _drivers(functions, means.roots)
         others = {a: now[a] for a in now if not iommu.is_with_vfio(a, means.roots)}
-        kept = {item: former for item, former in before.items() if item not in others}
+        records = {item: former for item, former in before.items() if item not in others}
         # driver_override is usually empty. If an operator has set it, that is found before anything
         # is bound.
         overrides: ByFunction = dict.fromkeys(others)
@@ -149,12 +149,12 @@ def give_to_guests(address: model.PciAddress, means: Means) -> None:
             formers = {other: Former(others[other], overrides[other]) for other in others}
             # A function that an earlier try left without a driver had the one in the record.
             formers |= {a: before[a] for a in others if now[a] is None and a in before}
-            record(means.records, address, {**kept, **formers}, means.roots)
-            binding = _take(gpu, formers, kept, overrides, means)
+            record(means.records, address, {**records, **formers}, means.roots)
+            binding = _take(gpu, formers, records, overrides, means)
             if binding == overrides:
                 return
             overrides = binding
-        record(means.records, address, kept, means.roots)
+        record(means.records, address, records, means.roots)
         raise _NotMoved(
             "its driver_override changes all the time",
             "find the program that writes it, and stop it",
@@ -203,11 +203,11 @@ def _drivers(functions: Iterable[model.PciAddress], roots: Roots) -> ByFunction:
 
 
 def _take(
-    gpu: model.GPU, formers: Formers, kept: Formers, overrides: ByFunction, means: Means
+    gpu: model.GPU, formers: Formers, records: Formers, overrides: ByFunction, means: Means
 ) -> ByFunction:
     """Bind the functions of *formers* to vfio-pci, if their driver_override is as in *overrides*.
 
-    After a failure they get their drivers in *formers* back. *kept* are the records of the card's
+    After a failure they get their drivers in *formers* back. *records* are those of the card's
     other functions. Return their present driver_override, which differs from *overrides* if
     nothing was bound.
     """
@@ -216,12 +216,12 @@ def _take(
     try:
         return _move(gpu, drivers, devices, means, overrides)
     except _NotBegun:
-        record(means.records, gpu.address, kept, means.roots)
+        record(means.records, gpu.address, records, means.roots)
         raise
     except _Hangs:
         raise  # it stays in the record, because it is unknown how the attempt ends
     except _NotMoved:
-        _undo(gpu, formers, kept, means)
+        _undo(gpu, formers, records, means)
         raise
 
 
@@ -235,7 +235,7 @@ def _load_driver(means: Means) -> None:
         raise _NotMoved(reason, "install the kernel's package of extra modules") from error
 
 
-def _undo(gpu: model.GPU, others: Formers, kept: Formers, means: Means) -> None:
+def _undo(gpu: model.GPU, others: Formers, records: Formers, means: Means) -> None:
     """Bind functions of *gpu* to their former drivers *others*, and remove those records."""
     try:
         _move(gpu, others, (), means)
@@ -248,7 +248,7 @@ def _undo(gpu: model.GPU, others: Formers, kept: Formers, means: Means) -> None:
             error.remedy,
         )
     else:
-        record(means.records, gpu.address, kept, means.roots)
+        record(means.records, gpu.address, records, means.roots)
 
 
 def _move(

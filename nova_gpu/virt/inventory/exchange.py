@@ -201,9 +201,7 @@ class Exchange:
             return Claimant(request, near)
         host = numa_cells.host(self.tracker.node(self.assigned.nodename()))
         return Claimant(
-            request,
-            near,
-            frozenset(cell.id for cell in topology.cells),
+            *(request, near, frozenset(cell.id for cell in topology.cells)),
             hardware.get_pci_numa_policy_constraint(instance.flavor, instance.image_meta),
             {cell.id: cell.socket for cell in host.cells} if host else {},
         )

@@ -30,6 +30,7 @@ from nova_gpu.virt.inventory.counting import Counting
 from nova_gpu.virt.inventory.exchange import Exchange, Holdings
 from nova_gpu.virt.lifecycle import refusals
 from nova_gpu.virt.lifecycle.lost_reasons import LostReasons
+from nova_gpu.virt.lifecycle.proofs import Proofs
 from nova_gpu.virt.lifecycle.start import Kind, Start, Step
 from nova_gpu.virt.lifecycle.stops import Stops
 from nova_gpu.virt.lifecycle.vgpus import VGPUs
@@ -73,6 +74,14 @@ class Starts:
     @property
     def ledger(self) -> Ledger:
         return self.counting.ledger
+
+    @property
+    def proofs(self) -> Proofs:
+        return self.vgpus.proofs
+
+    def hypervisor_type(self) -> str:
+        """Return the type that the host reports to Nova, ``LXC`` or ``QEMU``."""
+        return str(self.stops.host.get_driver_type())
 
     def prepare(self, instance: objects.Instance) -> None:
         """Begin to bind a new guest's cards to vfio-pci, on a KVM host; do not wait for it.
@@ -212,7 +221,7 @@ class Starts:
         if start.takes(Step.STRAND) and not start.devices:
             stranding.refuse(start.instance, start.flavor, self.assigned.free, self.assigned.left)
         if start.chooses:
-            self.vgpus.proofs.refuse_unjudged(start.new)
+            self.proofs.refuse_unjudged(start.new)
         self.ways.refuse(start.instance, start.flavor, start.grants, self.vgpus.cards.look.kind)
         return "; ".join(overruled) or None
 
@@ -221,7 +230,7 @@ class Starts:
             self.ways.whole.prepare(card, start.instance.uuid)
         self.ways.sets.join(start.devices, start.instance.uuid)
         # What is made for a guest is removed after it; a whole card stays clean until it is given.
-        self.vgpus.proofs.revoke(start.slots)
+        self.proofs.revoke(start.slots)
         self.vgpus.make(start.instance.uuid, start.slots, start.flavor.vgpu_params)
 
     @contextlib.contextmanager
@@ -350,7 +359,7 @@ class Starts:
         with _in_novas_words(start):
             start = self._with_devices(start)
             self._refuse_unheld(instance, start.devices)
-            self.vgpus.proofs.revoke(start.devices)
+            self.proofs.revoke(start.devices)
             elements: list[GuestDevice] = []
             for delivery, own in self.ways.deliveries(start.grants, self.vgpus.cards.look.kind):
                 elements += delivery.render(instance, start.flavor, guest, own)
@@ -388,7 +397,7 @@ class Starts:
         request, reasons, overruled = start.flavor, [], []
         if not start.devices and not (request.asks_for_gpus or request.vgpu_words):
             return []
-        hypervisor_type = str(self.stops.host.get_driver_type())
+        hypervisor_type = self.hypervisor_type()
         for supply, own in start.held.items():
             if reason := supply.mismatch(request, own, hypervisor_type, is_new=start.is_new):
                 raise exception.RequestMismatch(

@@ -319,8 +319,8 @@ def _groups(nodename: str | None, host: discovery.Discovery, cards: Cards) -> It
     The name of the compute node is the beginning of a provider's name.
     """
     node = nodename or CONF.host
-    offered = card_groups.offered(cards.whole.values(), {}, host.delivery.mode, cards.unavailable)
-    for key, group in offered.items():
+    groups = card_groups.offered(cards.whole.values(), {}, host.delivery.mode, cards.unavailable)
+    for key, group in groups.items():
         provider = names.provider_name(node, key)
         of_key = device.resource_class_of(key)
         yield Group(provider, of_key, group.product, len(group.gpus), tuple(sorted(group.gpus)))
