@@ -118,11 +118,6 @@ class Kind(enum.Enum):
         return self is Kind.PLAIN
 
     @property
-    def is_instance(self) -> bool:
-        """Whether the vGPUs exist before any guest has them, each with a number."""
-        return self is Kind.INSTANCE
-
-    @property
     def hides_types(self) -> bool:
         """Whether the driver lists only the types of which one more vGPU has room."""
         return self is Kind.TYPED
@@ -156,7 +151,7 @@ class Parent:
 
     def is_made(self, slot: Slot) -> bool:
         """Return whether the vGPU of *slot* exists; not for mediated devices."""
-        if self.kind.is_instance:
+        if self.kind is Kind.INSTANCE:
             return slot.number in self.numbers.get(slot.type_id, ())
         return slot.type_id in self.made
 
@@ -183,7 +178,7 @@ class DividedCard:
     @property
     def has_instances(self) -> bool:
         """Whether the operator has divided the card into MIG instances."""
-        return any(parent.kind.is_instance for parent in self.parents.values())
+        return any(parent.kind is Kind.INSTANCE for parent in self.parents.values())
 
     @property
     def is_plain(self) -> bool:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+from typing import Any
 
 import fixtures
 import testtools
@@ -102,6 +103,25 @@ class LostReasonsTest(base.BaseTestCase):
             self.assertEqual(again, read.mock.call_count)
         self.assertEqual(1, len(self.faults))
         self.assertIn("will retry in the next period: lost", self.log.output)
+
+
+class RefusedStartsTest(testtools.TestCase):
+    def test_raised_once_and_by_no_later_operation(self) -> None:
+        unused: Any = None
+        refused = refusals.Refusals(unused, unused, unused, unused)
+        task = task_states.REBOOT_STARTED_HARD
+        instance = objects.Instance(uuid=uuids.instance, vm_state="stopped", task_state=task)
+        error = nova_exception.InstanceUnacceptable(instance_id=uuids.instance, reason="none free")
+        refused.starts.refuse(instance, error)
+        instance.vm_state = vm_states.ACTIVE
+        self.assertIs(error, self.assertRaises(type(error), refused.starts.end, instance))
+        self.assertEqual("stopped", instance.vm_state)
+        refused.starts.end(instance)
+        refused.starts.refuse(instance, error)
+        instance.task_state = task_states.POWERING_OFF
+        self.assertFalse(refused.rescue(instance))
+        instance.task_state = task
+        refused.starts.end(instance)
 
 
 class LogTest(testtools.TestCase):
