@@ -87,7 +87,7 @@ _COSTLY = (
     r"test_(adopt|adopt_vgpus|leave|takeover_crashes|stock_clouds|killed|concurrency)[.]"
     r"|test_(preemption|cross_cell|recoveries|vgpu_operations|install|room|counted|fabric)[.]"
     r"|test_(aggregates|both_hypervisors|capacity)[.]"
-    r"|test_live_migration[.](OtherType|Plain|Recoveries)Test"
+    r"|test_live_migration[.](OtherType|Plain|Recoveries)Test|test_pinned[.]\w+StoryTest"
     r"|test_kvm_binding[.](Moves|Cast)Test|test_virtual_functions[.](SeveralSizes|GPUInstances)Test"
 )
 

@@ -69,10 +69,14 @@ class Cell:
     memory_mb: int = 0
     cpus: int = 0
     pinned: frozenset[int] = frozenset()
+    pages_mb: int = 0
 
     def __add__(self, other: Cell) -> Cell:
         return Cell(
-            self.memory_mb + other.memory_mb, self.cpus + other.cpus, self.pinned | other.pinned
+            self.memory_mb + other.memory_mb,
+            self.cpus + other.cpus,
+            self.pinned | other.pinned,
+            self.pages_mb + other.pages_mb,
         )
 
 
@@ -415,10 +419,13 @@ def _cells_of(topology: Any) -> Cells:
     found: dict[int, Cell] = {}
     for cell in topology.cells if topology else ():
         if isinstance(cell, objects.NUMACell):
-            own = Cell(cell.memory_usage, cell.cpu_usage, frozenset(cell.pinned_cpus))
+            pages_mb = sum(pages.used * pages.size_kb for pages in cell.mempages) // 1024
+            pinned = frozenset(cell.pinned_cpus)
+            own = Cell(cell.memory_usage, cell.cpu_usage, pinned, pages_mb)
         else:
-            pinned = cell.cpu_pinning or {}
-            own = Cell(cell.memory, len(cell.cpuset), frozenset(pinned.values()))
+            pinned = frozenset((cell.cpu_pinning or {}).values())
+            pages_mb = cell.memory if cell.pagesize else 0
+            own = Cell(cell.memory, len(cell.cpuset), pinned, pages_mb)
         found[cell.id] = found.get(cell.id, Cell()) + own
     return {number: cell for number, cell in found.items() if cell != Cell()}
 

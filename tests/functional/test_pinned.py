@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
 
 from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.libvirt import base as libvirt_base
 
 from nova_gpu.virt.verify.sources import Kind
 from osc_gpu import explain
-from tests.functional import divided, kvm, live, pinned, sdk
+from tests.functional import NOVA, base, divided, kvm, live, pinned, plain, profiled, sdk
 from tests.functional.base import Server
 from tests.functional.pinned import node_of
 
@@ -160,17 +162,168 @@ class PortTest(pinned.Pinned, kvm.KVMServersTestBase):
         self.assertEqual([], self.differences())
 
 
-class PinnedPartsTest(pinned.Pinned, live.Moving, divided.DividedServersTestBase):
-    """Mediated devices, by the policy ``preferred``"""
+class Story(pinned.Pinned, live.Moving):
+    """One guest through all that can be done to it, with the GPUs of the node of its cell.
 
-    def test_parts_of_a_card_of_the_node_of_its_cell(self) -> None:
+    ``COUNT``: all devices of a node. ``WORDS``: the flavor's, without the number. ``MOVES``:
+    whether it moves while it runs.
+    """
+
+    NIC_NODE = 1
+    COUNT = 2
+    WORDS: ClassVar[dict[str, str]]
+    MOVES = True
+
+    def test_on_its_host(self: Any) -> None:
+        places = self.tell(
+            self.hard_reboot, self.rebuild, self.rescue_and_back, self.stop_and_start
+        )
+        # Another had its GPUs meanwhile, and it went to where there were some.
+        self.assertEqual({("host1", 0), ("host1", 1)}, places)
+
+    def test_moves(self: Any) -> None:
+        places = self.tell(
+            *(self.migrate, self.resize, self.resize_and_back, self.live_migrate_twice),
+            *(self.shelve_and_back, self.evacuate),
+        )
+        self.assertEqual({"host1", "host2"}, {host for host, _ in places})
+
+    def tell(self: Any, *operations: Callable[[], Iterator[None]]) -> set[tuple[str, int]]:
+        """Have *operations* done, and return where it was after them."""
         for host in ("host1", "host2"):
-            self.start_host(host)
-            self.boot(self.pinned(0), host=host)
-        words = {"resources:VGPU": "2", "trait:CUSTOM_GPU_VGPU_TYPE_NVIDIA_64": "required"}
-        server = self.boot(self.pinned(0, **words), host="host1")
-        own = divided.slots(divided.SECOND, 64, 0, 1)
-        self.assertVGPUs(server, own)
-        self.live_migrate(server)
-        self.assertVGPUs(server, own, "host2")
-        self.assertEqual([1], self.cells(server))
+            if host not in self.computes:
+                self.start_host(host)
+            # Nova has tied it to the node of the network card.
+            beside = self.boot(self.pinned(0, **{"pci_passthrough:alias": "nic:1"}), host=host)
+            self.assertEqual([self.NIC_NODE], self.cells(beside))
+        self.server = self.boot(self.wanted(self.COUNT), host="host1")
+        places = {self.assertTogether("boot")}
+        for operation in operations:
+            for _ in operation():
+                places.add(self.assertTogether(operation.__name__))
+        return places
+
+    def wanted(self: Any, count: int) -> str:
+        words = {name: word or f"= {count}" for name, word in self.WORDS.items()}
+        return str(self.pinned(0, **words, **{"gpu:on_stop": "release"}))
+
+    def assertTogether(self: Any, operation: str) -> tuple[str, int]:
+        """It has its GPUs on the node of its cell, and Nova counts as much as instances have, also
+        after a restart of each host and an audit. Return its place."""
+        host, devices = self.host_of(self.server), self.recorded(self.server)
+        (node,) = self.cells(self.server)
+        self.assertEqual([node] * self.COUNT, [*map(node_of, devices)], operation)
+        self.assertDevices(self.server, devices, host)
+        found = [each for each in self._differences_now() if each.kind == "tracker"]
+        self.assertEqual([], found, operation)
+        for name in self.hosts:
+            self.restart_host(name)
+        self.assertEqual([], self.differences(), operation)
+        self.assertEqual(devices, self.recorded(self.server), operation)
+        return host, node
+
+    def assertDevices(self: Any, server: Server, devices: list[str], host: str) -> None:
+        self.assertVGPUs(server, devices, host)
+
+    def other(self: Any, host: str, cells: list[int]) -> Server:
+        """Boot an instance that has all GPUs of the node that it had."""
+        servers = [self.boot(self.wanted(self.COUNT), host=host) for _ in range(2)]
+        (other,) = (server for server in servers if self.cells(server) == cells)
+        self._delete_server(next(server for server in servers if server is not other))
+        return other
+
+    def hard_reboot(self: Any) -> Iterator[None]:
+        self._reboot_server(self.server, hard=True)
+        yield
+
+    def rebuild(self: Any) -> Iterator[None]:
+        self._rebuild_server(self.server, base.IMAGE)
+        yield
+
+    def rescue_and_back(self: Any) -> Iterator[None]:
+        self.rescue(self.server)
+        self.perform(self.server, "unrescue", "ACTIVE")
+        yield
+
+    def stop_and_start(self: Any) -> Iterator[None]:
+        host, cells = self.host_of(self.server), self.cells(self.server)
+        self._stop_server(self.server)
+        other = self.other(host, cells)
+        self._start_server(self.server)
+        yield
+        self._delete_server(other)
+
+    def migrate(self: Any) -> Iterator[None]:
+        source = self.host_of(self.server)
+        self._migrate_server(self.server)
+        self.confirm(self.server, source)
+        yield
+
+    def resize(self: Any) -> Iterator[None]:
+        source = self.host_of(self.server)
+        self._resize_server(self.server, self.wanted(self.COUNT))
+        self.assertEqual([], self.differences())
+        self.confirm(self.server, source)
+        yield
+
+    def resize_and_back(self: Any) -> Iterator[None]:
+        self._resize_server(self.server, self.wanted(1))
+        self.assertEqual([], self.differences())
+        self._revert_resize(self.server)
+        yield
+
+    def live_migrate_twice(self: Any) -> Iterator[None]:
+        for _ in range(2 if self.MOVES else 0):
+            self.live_migrate(self.server)
+            yield
+
+    def shelve_and_back(self: Any) -> Iterator[None]:
+        host, cells = self.host_of(self.server), self.cells(self.server)
+        self.flags(shelved_offload_time=0)
+        self._shelve_server(self.server)
+        other = self.other(host, cells)
+        self._unshelve_server(self.server)
+        yield
+        self._delete_server(other)
+
+    def evacuate(self: Any) -> Iterator[None]:
+        host = self.host_of(self.server)
+        self.force_down(host)
+        self._evacuate_server(self.server)
+        self._start_server(self.server)
+        self.bring_back(host)
+        yield
+
+
+class CardsStoryTest(Story, kvm.KVMServersTestBase):
+    WORDS: ClassVar = {"gpus": ""}
+    MOVES = False
+
+    def assertDevices(self, server: Server, devices: list[str], host: str) -> None:
+        self.assertGPUs(server, devices, host)
+
+
+class MediatedStoryTest(Story, divided.DividedServersTestBase):
+    """By the policy ``preferred``"""
+
+    COUNT = 4
+    WORDS: ClassVar = {"vgpus": "", "vgpu_type": "s== nvidia-64"}
+
+
+class FunctionsStoryTest(Story, profiled.ProfiledServersTestBase):
+    WORDS: ClassVar = {"vgpus": "", "vgpu_type": "s== nvidia-1155"}
+    MOVES = False
+
+
+class PlainStoryTest(Story, plain.PlainServersTestBase):
+    """Functions as they are, which a vendor's variant of vfio-pci has"""
+
+    COUNT = 3
+    WORDS: ClassVar = {"vgpus": "", "vgpu_type": "s== vf"}
+    MOVES = NOVA >= 31
+
+    def prepare(self, host: Any) -> None:
+        super().prepare(host)
+        for card in (divided.FIRST, divided.SECOND):
+            for function in plain.functions(card, 1, 2, 3):
+                host.bind(function, "xe-vfio-pci")

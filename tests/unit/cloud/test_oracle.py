@@ -97,6 +97,7 @@ class DifferencesTest(unittest.TestCase):
         rows: tuple[tuple[set[str], snapshot.Cloud], ...] = (
             ({"tracker"}, with_host(cells={0: Cell(256, 1)})),
             ({"tracker"}, with_host(cells={0: Cell(128, 1, frozenset({3}))})),
+            ({"tracker"}, with_host(cells={0: Cell(128, 1, pages_mb=128)})),
             ({"tracker"}, with_host(size=Size(1, 641, 1))),
             ({"lost"}, with_host(cards=CARDS | {"0000:06:00.0"})),
             (set(), with_host(cards=CARDS | {"0000:06:00.0"}, reasons={"0000:06:00.0": "ill"})),
