@@ -234,13 +234,6 @@ LICENCE = Word(
     parsers.ALLOWED_LICENCE,
     parsers.parse_licence,
 )
-LICENCE = Word(
-    names.LICENCE,
-    "Which settings of NVIDIA's licence the guest gets: ``vws`` for the operator's "
-    "``<project>.vws.conf`` or ``default.vws.conf`` (``[gpu]vgpu_licences``).",
-    parsers.ALLOWED_LICENCE,
-    parsers.parse_licence,
-)
 OPTION_ROM = Word(
     names.OPTION_ROM,
     "Whether a KVM guest sees the option ROMs of its GPUs. It does unless this says ``false``.",
