@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import os
 import pathlib
+import shlex
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -20,8 +22,8 @@ from nova_gpu.core.guest.address_space import Guest
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu.vgpu import DividedCard
 from nova_gpu.host import pci_errors as host_health
-from nova_gpu.host import processes, processor
-from nova_gpu.host.pci import acs, iommu
+from nova_gpu.host import processes, processor, products
+from nova_gpu.host.pci import acs, iommu, kfd
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import quarantine
 from nova_gpu.host.vfio import boot_configuration, open_devices, passthrough
@@ -30,6 +32,9 @@ from nova_gpu.virt.delivery import bind_failures, guest_address_space
 from nova_gpu.virt.health import failed_starts
 from nova_gpu.virt.inventory import discovery, joined_cards
 from nova_gpu.virt.sets import Sets
+
+# By the ID in os-release, since which version (NVIDIA's AI Enterprise 8)
+_MIGRATING = {"rhel": (9, 4), "ubuntu": (24, 4)}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -88,7 +93,12 @@ def _in_parts(
     elif card.parents.keys() == {gpu.address}:
         remark += "; without a value of [gpu]vgpu_types it is offered whole"
     obstacles, drivers = tuple(map(str, reasons)), {str(gpu.address): gpu.driver}
-    remarks = (remark, *_of_plain(gpu, card, root, host.roots), *_of_isolation(host, gpu))
+    remarks = (
+        remark,
+        *_of_plain(gpu, card, root, host.roots),
+        *_of_migration(gpu, card, host.roots),
+        *_of_isolation(host, gpu),
+    )
     return Finding(str(gpu.address), _name(gpu), drivers, obstacles, () if obstacles else remarks)
 
 
@@ -111,6 +121,31 @@ def _of_plain(gpu: GPU, card: DividedCard, root: pathlib.Path, roots: Roots) -> 
             if CONF.gpu.split_link_groups
             else "one guest at a time gets parts of these cards"
         )
+
+
+def _of_migration(gpu: GPU, card: DividedCard, roots: Roots) -> Iterator[str]:
+    """Yield a remark if NVIDIA does not support live migration of vGPUs on the host's system.
+
+    Only root can read which system that is: nova-compute may run in a container of another one.
+    """
+    if gpu.product.vendor_id != products.NVIDIA or card.has_instances:
+        return
+    with contextlib.suppress(OSError, ValueError):
+        text = (roots.proc / "1/root/etc/os-release").read_text()
+        fields = dict(word.partition("=")[::2] for word in shlex.split(text, comments=True))
+        oldest = _MIGRATING.get(fields.get("ID", ""))
+        version = tuple(map(int, fields.get("VERSION_ID", "0").split(".")))
+        if oldest is None or version < oldest:
+            yield (
+                "NVIDIA supports live migration of guests with its vGPUs on RHEL since 9.4 and "
+                f"Ubuntu since 24.04, and this host runs {fields.get('PRETTY_NAME', 'another one')}"
+            )
+
+
+def _of_partitions(gpu: GPU, roots: Roots) -> Iterator[str]:
+    """Yield a remark about an AMD card in partitions, which containers do not get one by one."""
+    if mode := kfd.partition_mode(gpu.address, roots):
+        yield f"it is partitioned ({mode}): a container gets the card with all its partitions"
 
 
 def _name(gpu: GPU) -> str:
@@ -138,6 +173,8 @@ def _finding(
         if not host.delivery.shares_driver:
             reasons += in_use(gpu, host.roots)
             remarks = () if reasons else tuple(_remarks(host, gpu, root, alike))
+        elif not reasons:
+            remarks = tuple(_of_partitions(gpu, host.roots))
     except (OSError, ValueError) as error:
         drivers = {}
         reasons.append(passthrough.unread(error))

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from nova_gpu import data
 from nova_gpu.core import exception, model
 
-NVIDIA, AMD = "10de", "1002"  # their vendor ids
+NVIDIA, AMD, INTEL = "10de", "1002", "8086"  # their vendor ids
 
 # Base class and subclass of displays (VGA, 3D, other) and of processing accelerators, as in the
 # kernel's include/linux/pci_ids.h

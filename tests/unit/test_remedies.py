@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -319,6 +320,18 @@ def check_functions_without_a_limit(on: Machine) -> None:
     set_quantum(on, 0)
 
 
+def check_functions_of_an_older_kernel(on: Machine) -> None:
+    add_intels(on, driver="vfio-pci")
+
+
+def check_functions_at_plain_vfio(on: Machine) -> None:
+    add_intels(on, driver="vfio-pci")
+    set_quantum(on, 16)
+    on.host.set_autoprobe(CARD, enabled=False)
+    modules = on.host.root / "lib/modules" / os.uname().release / "modules.dep"
+    pci.write(modules, "kernel/drivers/vfio/pci/xe/xe-vfio-pci.ko:\n")
+
+
 def check_memory_that_gim_shares(on: Machine) -> None:
     for card in (CARD, OTHER):
         on.host.add_gpu(card, "1002", "74a1", class_code=0x120000, driver="gim", totalvfs=1)
@@ -546,6 +559,8 @@ REMEDIES: dict[str, Callable[[Machine], None]] = {
         on.host.roots.sysfs / "bus/pci/drivers/vfio-pci"
     ).mkdir(),
     "write a limit to each": lambda on: set_quantum(on, 16),
+    "boot Linux 6.19 or newer": lambda on: set_quantum(on, 16),
+    "bind it to that, or to no driver": lambda on: on.host.bind(FUNCTION, None),
     r"name the cards of each group in \[gpu\]link_groups": lambda on: on.config(
         group="gpu", link_groups=[f"{CARD} {OTHER}"]
     ),

@@ -106,7 +106,7 @@ def properties(folder: str) -> Mapping[str, int]:
 
 def drm_names(address: model.PciAddress, roots: Roots) -> tuple[str, ...]:
     """Return the names of the nodes in /dev/dri of all partitions of a card but the first."""
-    if not _mode(address, roots):
+    if not partition_mode(address, roots):
         return ()
     minors = _minors(address, roots)
     platform = f"{roots.sysfs}/devices/platform"
@@ -120,7 +120,7 @@ def drm_names(address: model.PciAddress, roots: Roots) -> tuple[str, ...]:
 
 def obstacle(address: model.PciAddress, roots: Roots) -> str | None:
     """Return why a guest would get only some of the card's partitions, and the remedy."""
-    mode = _mode(address, roots)
+    mode = partition_mode(address, roots)
     if not mode:
         return None
     there = _minors(address, roots).intersection(
@@ -135,7 +135,7 @@ def obstacle(address: model.PciAddress, roots: Roots) -> str | None:
     )
 
 
-def _mode(address: model.PciAddress, roots: Roots) -> str | None:
+def partition_mode(address: model.PciAddress, roots: Roots) -> str | None:
     """Return the partition mode; ``None`` for a whole card, ``unknown: ...`` while it is reset."""
     try:
         device = sysfs.device(address, roots)

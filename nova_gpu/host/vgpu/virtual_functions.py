@@ -128,6 +128,11 @@ def unlimited(card: PciAddress, number: int, roots: Roots) -> str | None:
     """
     device = sysfs.device(card, roots)
     paths = [path for n in range(1, number + 1) for path, _ in sriov.unlimited(device, n)]
+    if not paths and _vendor(device) == products.INTEL and not sriov.shows_limits(device):
+        return (
+            "its driver limits no guest's time, and shows no file to change that: a guest can keep "
+            "the card from the guests of its other functions; boot Linux 6.19 or newer"
+        )
     if not paths:
         return None
     return (

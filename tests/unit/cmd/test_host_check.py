@@ -10,7 +10,7 @@ from nova_gpu.core import exception
 from nova_gpu.host.state import quarantine
 from nova_gpu.virt.delivery import bind_failures
 from nova_gpu.virt.inventory import discovery
-from tests.fixtures import hosts, pci
+from tests.fixtures import hosts, pci, vgpu
 from tests.fixtures.bases import commands as base
 
 CARD, AUDIO = "0000:81:00.0", "0000:81:00.1"
@@ -137,9 +137,28 @@ class HostCheckTest(base.HostTestCase):
         bind_failures.BindFailures(bind_failures.folder()).add(card, error)
         self.assertIn("its driver hangs; see the kernel's log", self.check(1))
 
+    def test_live_migration_of_vgpus(self) -> None:
+        host = hosts.Host(self.root)
+        vgpu.add_p4(host, CARD)
+        release = host.roots.proc / "1/root/etc/os-release"
+        for name, version, is_supported in (
+            ("rhel", "9.6", True),
+            ("rhel", "9.2", False),
+            ("ubuntu", "24.04", True),
+            ("ubuntu", "22.04", False),
+            ("debian", "13", False),
+        ):
+            pci.write(release, f'ID={name}\nVERSION_ID="{version}"\nPRETTY_NAME="{name} one"\n')
+            self.assertEqual(is_supported, f"this host runs {name} one" not in self.check(0), name)
+        release.unlink()
+        self.assertNotIn("live migration", self.check(0))
+
     def test_containers(self) -> None:
-        self.host(iommu=False)
+        host = self.host(iommu=False)
         self.virt_type("lxc")
         shown = self.check(0)
         self.assertIn("can be given to a guest", shown)
         self.assertNotIn("vfio-pci", shown)
+        host.add_gpu("0000:82:00.0", "1002", "74a1", class_code=0x120000)
+        host.split("0000:82:00.0", 8, "CPX")
+        self.assertEqual(1, self.check(0).count("it is partitioned (CPX): a container gets the"))
