@@ -57,8 +57,8 @@ before a guest gets one, where ``[gpu]mig_profile``, ``[gpu]vgpu_mixed_sizes`` a
 ``[gpu]vgpu_scheduler`` do not suffice: GPU instances of several profiles (``nvidia-smi mig -cgi ...
 -C``), a scheduler's time slice. It runs after what these set. Set the option once for the absolute
 path of the program and once for each argument, in this order. There is no shell. nova-compute runs
-it as root at its first start after a boot of the host, for each card that
-``[gpu]virtual_functions`` names, with ``NOVA_GPU_ADDRESS`` and ``NOVA_GPU_PRODUCT`` in its
+it as root at its first start after a boot of the host or a change of these options, for each card
+that ``[gpu]virtual_functions`` names, with ``NOVA_GPU_ADDRESS`` and ``NOVA_GPU_PRODUCT`` in its
 environment, and not for a card that has vGPUs. If it fails, the card is not given, and it runs
 again at the next start: so it must be repeatable. Only root may own and be able to write the
 program and all folders above it. Only for hosts of KVM or QEMU guests; if it runs for no card of
@@ -101,9 +101,9 @@ Related options:
 Whether vGPUs of several memory sizes may share a card of NVIDIA's, by the card's PCI address
 (``0000:3b:00.0=true``) or product (``10de:26b9=true``); the address takes precedence. Without it
 the first vGPU fixes the size until the card has none. With it a card carries fewer of most types.
-nova-compute sets it once after each boot of the host, when it has enabled the card's virtual
-functions, unless the card has vGPUs; if that fails, the card is not given. The card must also be in
-``[gpu]virtual_functions``.
+nova-compute sets it once after each boot of the host and each change of the options that prepare
+the card, when it has enabled the card's virtual functions, unless the card has vGPUs; if that
+fails, the card is not given. The card must also be in ``[gpu]virtual_functions``.
 
 Related options:
 

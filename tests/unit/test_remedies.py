@@ -240,6 +240,12 @@ def kvm_with_an_option_in_vain(on: Machine) -> None:
     on.config(group="gpu", vgpu_mixed_sizes=[f"{CARD}=true"])
 
 
+def kvm_with_options_that_exclude_each_other(on: Machine) -> None:
+    on.add_functions(vgpu.L40S)
+    on.config(group="gpu", virtual_functions=[f"{CARD}=4"], vgpu_mixed_sizes=["10de:26b9=true"])
+    on.config(group="gpu", vgpu_scheduler=[f"{CARD}=fixed_share"])
+
+
 def kvm_with_a_superchip(on: Machine) -> None:
     on.add("2342", driver="vfio-pci")
 
@@ -578,6 +584,7 @@ REMEDIES: dict[str, Callable[[Machine], None]] = {
     "take the card out of it in this host's": lambda on: on.config(
         group="gpu", vgpu_mixed_sizes=[]
     ),
+    "take the card out of one of them": lambda on: on.config(group="gpu", vgpu_mixed_sizes=[]),
     "use the host for LXC guests": lambda on: on.config(group="libvirt", virt_type="lxc"),
     r"the host's PID namespace \(pid_mode: host\)": lambda on: (
         on.host.roots.proc / "1/ns/pid"

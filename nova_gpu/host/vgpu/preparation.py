@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+import shlex
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -27,6 +28,7 @@ _SETTER = child.source(pathlib.Path(__file__).parent.with_name("nvidia") / "vgpu
 _SIZES, _SCHEDULER = "vgpu_mixed_sizes", "vgpu_scheduler"
 # NVIDIA's words, and those of nvml.h
 _SCHEDULERS = ("best_effort", "equal_share", "fixed_share")
+_RESTART = "correct that, and start nova-compute again"
 _FORM = "write the card's PCI address or vendor_id:product_id, =, and "
 
 
@@ -37,7 +39,7 @@ class Preparation:
     mig_profile: str | None = None
     mixed_sizes: bool = False
     scheduler: str | None = None
-    command: bool = False
+    command: str = ""
 
     def __bool__(self) -> bool:
         return self != Preparation()
@@ -56,7 +58,7 @@ def of(card: GPU, options: Any) -> Preparation:
         selection.value_of(card, profiles),
         bool(selection.value_of(card, sizes)),
         selection.value_of(card, schedulers),
-        bool(options.divide_command),
+        shlex.join(options.divide_command),
     )
 
 
@@ -89,18 +91,25 @@ def _scheduler(text: str) -> str:
     return text
 
 
+def contradiction(wanted: Preparation) -> str | None:
+    """Return which options exclude each other on one card, ``None`` if none do."""
+    if wanted.mixed_sizes and wanted.scheduler == "fixed_share":
+        reason = "NVIDIA's fixed share scheduler excludes vGPUs of several sizes"
+        return f"[gpu]{_SIZES} and [gpu]{_SCHEDULER} name it: {reason}"
+    if wanted.mig_profile and (wanted.mixed_sizes or wanted.scheduler):
+        reason = "in MIG mode each GPU instance has its own; set them by [gpu]divide_command"
+        option = _SIZES if wanted.mixed_sizes else _SCHEDULER
+        return f"[gpu]mig_profile and [gpu]{option} name it: {reason}"
+    return None
+
+
 def begin(card: GPU, wanted: Preparation, roots: Roots, timeout_s: float) -> None:
     """Set what must be set on *card* before its functions are enabled. Needs root.
 
     :raises DeviceUnavailable: if that fails, or the options contradict each other
     """
-    if wanted.mixed_sizes and wanted.scheduler == "fixed_share":
-        reason = "NVIDIA's fixed share scheduler excludes vGPUs of several sizes"
-        raise _refused(card, f"[gpu]{_SIZES} and [gpu]{_SCHEDULER} name it", reason)
-    if wanted.mig_profile and (wanted.mixed_sizes or wanted.scheduler):
-        reason = "in MIG mode each GPU instance has its own; set them by [gpu]divide_command"
-        option = _SIZES if wanted.mixed_sizes else _SCHEDULER
-        raise _refused(card, f"[gpu]mig_profile and [gpu]{option} name it", reason)
+    if what := contradiction(wanted):
+        raise exception.DeviceUnavailable(str(card.address), what, _RESTART)
     if wanted.mig_profile:
         mig_layout.fill(card.address, "", roots, timeout_s)
 
@@ -131,5 +140,4 @@ def finish(card: GPU, wanted: Preparation, roots: Roots, timeout_s: float) -> No
 
 
 def _refused(card: GPU, what: str, reason: str) -> exception.DeviceUnavailable:
-    remedy = "correct that, and start nova-compute again"
-    return exception.DeviceUnavailable(str(card.address), f"{what}: {reason}", remedy)
+    return exception.DeviceUnavailable(str(card.address), f"{what}: {reason}", _RESTART)

@@ -202,14 +202,16 @@ class Ways:
     def ignored(self, gpu: GPU) -> str | None:
         """Return which option names *gpu* in vain on this host, and the remedy; ``None`` if none.
 
-        The operator wants it to be another card than it is, so no guest gets it. Other cards are
-        not concerned: hosts of KVM and of containers may share a nova.conf.
+        So are options that exclude each other. The operator wants it to be another card than it is,
+        so no guest gets it. Other cards are not concerned: hosts of KVM and of containers may share
+        a nova.conf.
         """
         reason = "this host is for containers, whose cards have no virtual functions"
         if not self.whole.shares_driver:
             is_nvidias = gpu.product.vendor_id == products.NVIDIA
             if is_nvidias and selection.value_of(gpu, self.wanted) is not None:
-                return None
+                what = preparation.contradiction(preparation.of(gpu, CONF.gpu))
+                return what and f"{what}; take the card out of one of them"
             reason = "it is for cards of NVIDIA's that [gpu]virtual_functions names"
         for option, values in self._others.items():
             if selection.value_of(gpu, values) is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import errno
 import functools
 import itertools
@@ -160,6 +161,7 @@ class VGPUs:
                 with boundary.crossed():
                     is_prepared = self._is_prepared(card)
                     if not is_prepared:
+                        self._record(card).unlink(missing_ok=True)
                         nova_gpu.privsep.vgpu.begin_preparation(str(card.address))
                     ways.divide(str(card.address), wanted)
                     if not is_prepared:
@@ -182,19 +184,26 @@ class VGPUs:
     def _is_prepared(self, card: GPU) -> bool:
         """Return whether nothing is to be set on *card* before its first vGPU.
 
-        That is done on cards of NVIDIA's, once since the host booted. A card that has vGPUs already
-        is left as it is.
+        That is done on cards of NVIDIA's, once since the host booted and for each change of the
+        options. A card that has vGPUs already is left as it is.
 
         :raises OSError: if its vGPUs, or the id of the boot, cannot be read
         """
         if not self._is_to_prepare(card):
             return True
-        boot_id = self._roots.boot_id()
+        done = self._done(card)
         with contextlib.suppress(OSError, ValueError):
-            if files.read_json(self._record(card)) == {"boot_id": boot_id}:
+            if files.read_json(self._record(card)) == done:
                 return True
         divided = division.divided([card], self._roots).get(card.address)
-        return bool(divided and any(parent.made for parent in divided.parents.values()))
+        if not (divided and any(parent.made for parent in divided.parents.values())):
+            return False
+        LOG.warning(
+            "GPU %s has vGPUs: what the options set on it before its first vGPU is set when "
+            "nova-compute starts while it has none",
+            card.address,
+        )
+        return True
 
     def _prepare(self, card: GPU) -> None:
         """Set what the options want of *card*, and run ``[gpu]divide_command``.
@@ -209,7 +218,12 @@ class VGPUs:
         LOG.info("Prepared GPU %s for vGPUs: %s", card.address, output.strip())
         path = self._record(card)
         path.parent.mkdir(exist_ok=True)
-        files.write_json(path, {"boot_id": self._roots.boot_id()})
+        files.write_json(path, self._done(card))
+
+    def _done(self, card: GPU) -> dict[str, object]:
+        """Return the record that what the options want of *card* now was set since the boot."""
+        wanted = dataclasses.asdict(preparation.of(card, CONF.gpu))
+        return {"boot_id": self._roots.boot_id(), **wanted}
 
     def _record(self, card: GPU) -> pathlib.Path:
         return self._discovery.divided / str(card.address)

@@ -126,7 +126,9 @@ class DivideCommandTest(VGPUsTestCase):
         for end, runs, offered in (
             ("echo why; false", 2, False),
             ("true", 3, True),
-            ("false", 3, True),  # it is done
+            ("true", 3, True),  # it is done
+            ("false", 4, False),  # another program
+            ("true", 5, True),
         ):
             self.let(end)
             self.compute.restart()
@@ -140,7 +142,7 @@ class DivideCommandTest(VGPUsTestCase):
         self.config.config(group="gpu", virtual_functions=[f"{PROFILED}=1"])
         pci.write(self.host.roots.proc / "sys/kernel/random/boot_id", "another\n")
         self.compute.restart()
-        self.assertEqual([PROFILED] * 4, self.done.read_text().split())
+        self.assertEqual([PROFILED] * 6, self.done.read_text().split())
         ignored = "[gpu]divide_command runs for no card of this host"
         self.assertNotIn(ignored, self.log.output)
         self.config.config(group="gpu", virtual_functions=[f"{CARD}=1", "8086:56c0=1"])
@@ -160,8 +162,8 @@ class PreparedTest(VGPUsTestCase):
 
     def prepare(self) -> None:
         self.host.add_gpu(PROFILED, "10de", "26b9", totalvfs=1, driver="nvidia", minor=0)
-        (function,) = vgpu.add_functions(self.host, PROFILED, 1)
-        vgpu.set_profiles(self.host, function, vgpu.L40S)
+        (self.function,) = vgpu.add_functions(self.host, PROFILED, 1)
+        vgpu.set_profiles(self.host, self.function, vgpu.L40S)
         self.link = self.host.path(PROFILED) / "virtfn0"
         self.target = self.link.readlink()
         self.done = self.host.root / "done"
@@ -216,6 +218,12 @@ class PreparedTest(VGPUsTestCase):
             self.assertEqual(done, self.booted(told, **options), options)
             self.assertEqual("", self.reason())
             self.assertEqual(done, self.restarted(told), "once since the boot")
+        self.config(group="gpu", mig_profile=[], vgpu_mixed_sizes=[f"{product}=true"])
+        self.assertEqual([*done, "mixed 1"], self.restarted({}), "another option")
+        vgpu.set_profiles(self.host, self.function, {}, current=1155)
+        self.config(group="gpu", vgpu_scheduler=[f"{product}=equal_share"])
+        self.assertEqual([*done, "mixed 1"], self.restarted({}), "a guest may have the vGPU")
+        self.assertIn(f"GPU {PROFILED} has vGPUs: what the options set", self.log.output)
 
     def test_after_a_death_in_between(self) -> None:
         """Of four instances two were made, and the second's compute instance was not."""
