@@ -103,6 +103,23 @@ class VGPUInventory(Published[VGPUGroup, Slot]):
                 return flavor_mismatch.other_vgpu_facts(request.vgpus, groups)
         return reason
 
+    def apart(
+        self,
+        request: FlavorRequest,
+        held: Collection[Holding[VGPUGroup, Slot]],
+        hypervisor_type: str,
+    ) -> str | None:
+        by_group: dict[GroupKey, set[frozenset[PciAddress]]] = {}
+        for holding in held:
+            sets = _sets(holding.group, [holding.device])
+            by_group.setdefault(holding.group.key, set()).update(sets)
+        if all(len(sets) == 1 for sets in by_group.values()):
+            return None
+        return (
+            "an instance's virtual functions are of one set of cards that share memory, and no set "
+            "has as many free ones"
+        )
+
     def remote(self, held: Collection[Holding[VGPUGroup, Slot]], claimant: Claimant) -> str | None:
         for group in {holding.group.key: holding.group for holding in held}.values():
             own = [holding.device for holding in held if holding.group.key == group.key]
@@ -214,7 +231,9 @@ class VGPUInventory(Published[VGPUGroup, Slot]):
         near = [dev for dev in free if distance[dev] <= farthest]
         chosen = self.choose(provider_uuid, near, len(own))
         total = sum(distance[dev] for dev in own)
-        return chosen if sum(distance[dev] for dev in chosen) < total else own
+        is_nearer = sum(distance[dev] for dev in chosen) < total
+        group = self.group_of(provider_uuid)
+        return chosen if is_nearer and len(_sets(group, chosen)) == 1 else own
 
     def divided(self) -> stats.Divided:
         """Return the scheduler's report on the cards that are offered as vGPUs."""
@@ -430,6 +449,12 @@ def _in_one_set(
     sizes = {joined: sum(map(len, slots.values())) for joined, slots in sets.items()}
     enough = [joined for joined, size in sizes.items() if size >= count]
     return sets[min(enough, key=lambda joined: (sizes[joined], sorted(joined)))] if enough else free
+
+
+def _sets(group: VGPUGroup | None, slots: Iterable[Device]) -> set[frozenset[PciAddress]]:
+    """Return the sets of joined cards that *slots* are of."""
+    cards = (group.card_of(slot) if group else None for slot in device.slots(slots))
+    return {card.joined if card else frozenset() for card in cards}
 
 
 def node_of(group: VGPUGroup, slot: Slot) -> int | None:

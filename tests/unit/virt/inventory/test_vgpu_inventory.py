@@ -22,6 +22,7 @@ from nova_gpu.core.vgpu import vgpu as values
 from nova_gpu.core.vgpu import vgpu_group
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, Slot, VGPUType
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
+from nova_gpu.host.pci import direct_links
 from nova_gpu.virt import sets
 from nova_gpu.virt.delivery import made_vgpus, ways
 from nova_gpu.virt.inventory import vgpu_cards, vgpu_inventory
@@ -29,7 +30,7 @@ from nova_gpu.virt.inventory.pool import Claimant
 from nova_gpu.virt.inventory.vgpu_inventory import Rooms, Use
 from nova_gpu.virt.usage import ledger
 from nova_gpu.virt.usage.records import Records
-from tests.fixtures import cards, vgpu
+from tests.fixtures import cards, pci, vgpu
 from tests.fixtures.bases.host import HostTestCase
 
 ADDRESSES = ("0000:3b:00.0", "0000:5e:00.0", "0000:af:00.0")
@@ -167,6 +168,60 @@ class TestStock(StockTestCase):
         (reason,) = (why for address, why in self.look().items() if str(address) == ADDRESSES[1])
         self.assertIn("does not tell how it is divided", str(*reason))
         self.assertEqual(2, len(self.cards.look.cards))
+
+
+class TestSets(StockTestCase):
+    """Four MI300X with one function each; each pair that shares memory is on two NUMA nodes"""
+
+    CARDS = tuple(f"0000:{bus}3:00.0" for bus in "0123")
+
+    def setUp(self) -> None:
+        super().setUp()
+        for number, address in enumerate(self.CARDS):
+            self.host.add_gpu(address, "1002", "74a1", class_code=0x120000, totalvfs=1)
+            self.host.add_vf(address, address.replace(".0", ".1"))
+            self.host.set_autoprobe(address, enabled=False)
+            pci.write(self.host.path(address) / "numa_node", f"{number // 2}\n")
+        pci.write(self.host.roots.sysfs / "module/gim/parameters/fb_sharing_mode", "2\n")
+        groups = [" ".join(self.CARDS[::2]), " ".join(self.CARDS[1::2])]
+        linked = direct_links.with_links(self.host.gpus(), direct_links.parse(groups))
+        self.cards.read(linked)
+        self.key = GroupKey("1002", "74a1", DeliveryMode.VGPU, "vf")
+
+    def had(self, count: int = 2) -> tuple[list[Any], str | None]:
+        """What an instance with so many gets, and why it does not start with them"""
+        self.publish()
+        group = self.published.provider_uuids[self.key]
+        had = self.tracker._claim_resources({group: {"resources": {"VGPU": count}}})
+        reason = self.published.apart(request.of({}), self.published.held(had), "QEMU")
+        return list(had), reason
+
+    def forget(self) -> None:
+        self.tracker.assigned_resources.clear()
+        self.noted._now = ledger.Snapshot()
+
+    def test_an_instance_gets_one(self) -> None:
+        self.cards.judge({})
+        for function in ("0000:03:00.1", "0000:13:00.1"):
+            had, _ = self.had(1)
+            self.assertEqual([f"{function}/vf/0"], [h.identifier for h in had])
+        error = nova_exception.ComputeResourcesUnavailable
+        self.assertRaises(error, self.had, 1)
+        self.forget()
+        had, reason = self.had()
+        self.assertIsNone(reason)
+        self.assertEqual({"0000:03:00.1", "0000:23:00.1"}, {h.identifier[:12] for h in had})
+        there = Claimant(request.of({}), cells=frozenset({0}))
+        group = had[0].provider_uuid
+        offered = self.tree.data(group).resources["VGPU"]
+        pool = offered - self.tracker.assigned_resources[group]["VGPU"]
+        self.assertEqual({}, pool.improve(had, there), "one of each set is nearer")
+        faulty = map(PciAddress.parse, self.CARDS[2:])
+        self.cards.judge(dict.fromkeys(faulty, cards.reasons("it failed")))
+        self.forget()
+        had, reason = self.had()
+        self.assertEqual({"0000:03:00.1", "0000:13:00.1"}, {h.identifier[:12] for h in had})
+        self.assertIn("no set has as many free ones", reason or "")
 
 
 class TestRandomStates(StockTestCase):
