@@ -120,6 +120,8 @@ class SizesTest(plain.PlainServersTestBase):
         self.assertIn(
             "of several sizes; allowed: vf-of-1, vf-of-8-cpx-nps4", self.boot_refused(any_size)
         )
+        any_memory = self.flavor(vgpus="= 1", **{"gpu:memory_mib": "1"})
+        self.assertIn("memory", self.boot_refused(any_memory), "that of none is known")
         with mock.patch.object(self.api, "project_id", "other-tenant"):
             eighth = self.boot(self.flavor(vgpus="= 1", vgpu_type="s== vf-of-8-cpx-nps4"))
         self.assertEqual("host2", self.host_of(eighth))
