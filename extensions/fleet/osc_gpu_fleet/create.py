@@ -12,7 +12,7 @@ from openstack import exceptions as sdk_exc
 from osc_lib import exceptions
 
 from osc_gpu import base_command, rest, servers
-from osc_gpu_fleet import unserved
+from osc_gpu_fleet import retries, unserved
 
 # The longest time for one build, because an image takes its time
 _BUILD_S = 3600
@@ -43,7 +43,7 @@ class CreateServer(base_command.ShowOne):
             for action in parser._actions:  # argparse has no other way to hide what is refused
                 if action.dest == "max":
                     action.help = argparse.SUPPRESS
-        base_command.add_retries(parser, _FOR_S)
+        retries.add_options(parser, _FOR_S)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:

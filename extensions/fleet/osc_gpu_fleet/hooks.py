@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What preemption adds to ``openstack gpu capacity`` and ``openstack gpu explain``.
+"""What preemption adds to ``openstack gpu capacity``, ``explain`` and ``flavor create``.
 
 cliff loads the hooks of a command from the entry point group with the command's name.
 """
@@ -11,6 +11,10 @@ from typing import Any
 
 from cliff import hooks
 
+from nova_gpu.core.flavor.parsers import OnStop
+from nova_gpu.core.names import ON_STOP
+from nova_gpu_fleet.core.names import ON_PREEMPT, PREEMPTIBLE
+from nova_gpu_fleet.core.preemptible import End, is_preemptible
 from osc_gpu import base_command, explain, flavors, projects, rest, servers
 from osc_gpu.base_command import Lines
 from osc_gpu_fleet import preemption_candidates
@@ -69,6 +73,16 @@ class Capacity(_Hook):
         return (*columns, _THEN), [(*row, then.get(row[0], row[1])) for row in rows]
 
 
+class CreateFlavor(_Hook):
+    """Lets a stopped instance of a preemptible flavor give its GPUs back."""
+
+    def before(self, parsed_args: argparse.Namespace) -> argparse.Namespace:
+        stated = vars(parsed_args)
+        if stated[PREEMPTIBLE] and stated[ON_PREEMPT] != End.DELETE:
+            stated[ON_STOP] = OnStop.RELEASE
+        return parsed_args
+
+
 class Explain(_Hook):
     """Adds a row to ``openstack gpu explain`` for a preempted server.
 
@@ -81,7 +95,7 @@ class Explain(_Hook):
         connection = self.cmd.connection(parsed_args)
         server = servers.get(connection, shown["id"])
         at = preemption_candidates.noticed_time(server)
-        if at is None or not servers.request_of(server).is_preemptible:
+        if at is None or not is_preemptible(servers.request_of(server).extra_specs):
             return return_code
         lines = [
             f"told that its GPUs are taken at {at.isoformat()}Z, for",

@@ -14,8 +14,8 @@ from typing import Any
 from osc_lib import exceptions
 from oslo_utils import timeutils
 
-from nova_gpu.core import names
-from nova_gpu.core.placement import reserved_hosts
+from nova_gpu_fleet.core import names
+from nova_gpu_fleet.core.closed_hosts import RESERVED, reserving, until
 from osc_gpu import closed_hosts, rest
 
 # nova-compute writes to the same provider once a minute.
@@ -35,15 +35,15 @@ def undrain(connection: Any, node: str) -> None:
     _write(connection, node, (), {names.DRAINED})
 
 
-def keep(connection: Any, node: str, until: datetime.datetime) -> None:
-    """Close the compute node to preemptible instances until the time *until*, in UTC."""
-    _write(connection, node, {reserved_hosts.trait(until)}, ())
+def keep(connection: Any, node: str, end: datetime.datetime) -> None:
+    """Close the compute node to preemptible instances until the time *end*, in UTC."""
+    _write(connection, node, {reserving(end)}, ())
 
 
 def unkeep(connection: Any, nodes: Iterable[str]) -> None:
     """Open *nodes* to preemptible instances again, before the time that :func:`keep` wrote."""
     wanted = frozenset(nodes)
-    for trait in closed_hosts.kept_traits(connection, "&associated=true"):
+    for trait in closed_hosts.named(connection, RESERVED, "&associated=true"):
         for node in closed_hosts.with_trait(connection, trait) & wanted:
             _write(connection, node, (), {trait})
 
@@ -51,8 +51,8 @@ def unkeep(connection: Any, nodes: Iterable[str]) -> None:
 def remove_stale(connection: Any) -> None:
     """Delete the traits of :func:`keep` whose time was over an hour ago, from all hosts."""
     long_ago = timeutils.utcnow() - _STALE
-    for trait in closed_hosts.kept_traits(connection):
-        if (until := reserved_hosts.until(trait)) and until < long_ago:
+    for trait in closed_hosts.named(connection, RESERVED):
+        if (end := until(trait)) and end < long_ago:
             for node in closed_hosts.with_trait(connection, trait):
                 _write(connection, node, (), {trait})
             rest.delete(connection, f"/traits/{trait}")

@@ -15,10 +15,11 @@ from typing import Any
 from osc_lib import exceptions
 
 from nova_gpu.core import exception, names
-from nova_gpu.core.flavor import extra_spec
-from nova_gpu.core.flavor.parsers import Consent
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.scheduling.capacity import Group, Host
+from nova_gpu_fleet.core import extra_specs
+from nova_gpu_fleet.core.closed_hosts import RESERVED
+from nova_gpu_fleet.core.preemptible import is_preemptible
 from osc_gpu import closed_hosts, consumers, flavors, hosts, providers, query, rest, servers
 from osc_gpu.providers import Provider
 from osc_gpu.resource_request import Size
@@ -42,7 +43,9 @@ def need(connection: Any, size: Size, request: FlavorRequest) -> Need:
     """
     placement_query = query.placement_query(connection, size, request)
     # Groups of GPUs and of vGPUs are in one list, and their traits do not distinguish them.
-    own = {placement_query.resource_class, *((_FOR_ALL,) if request.is_preemptible else ())}
+    own = {placement_query.resource_class}
+    if is_preemptible(request.extra_specs):
+        own.add(_FOR_ALL)
     groups = tuple(
         dataclasses.replace(group, required_traits=group.required_traits | own)
         for group in placement_query.groups
@@ -88,7 +91,7 @@ def read(connection: rest.Snapshot) -> Fleet:
     for group in zip(answer, consumers.read(connection, answer, listed), strict=True):
         by_host[group[0].host].append(group)
     summaries = hosts.summaries(connection, {roots[name] for name in by_host if name in roots})
-    up, until_by_host = hosts.up(connection), closed_hosts.kept_until(connection)
+    up, reserved = hosts.up(connection), closed_hosts.by_trait(connection, RESERVED)
     modules = _modules(connection, by_host, known, up)
     made, instances, shared = [], [], {}
     for name, of_host in by_host.items():
@@ -97,7 +100,7 @@ def read(connection: rest.Snapshot) -> Fleet:
         root = roots.get(name)
         servers_there = {consumer: known.get(consumer) for consumer in held_by}
         own, taken = _own(connection, root, summaries.get(root or ""), servers_there)
-        to_all = () if root in until_by_host else (_FOR_ALL,)
+        to_all = () if root in reserved else (_FOR_ALL,)
         groups = tuple(
             dataclasses.replace(
                 group.group, traits=group.group.traits | {group.resource_class, *to_all}
@@ -257,7 +260,7 @@ def _instance(
         return stays(fleet.WAITS)
     request = servers.request_of(server)
     try:
-        wishes = extra_spec.MOVE.of(request.extra_specs) or Consent.LIVE
+        wishes = extra_specs.MOVE.of(request.extra_specs) or extra_specs.Consent.LIVE
         wanted = need(connection, Size.of(server.flavor), request)
         near = request.whole is not None and request.whole.requires_topology
     except (exception.InvalidExtraSpec, query.Unservable) as e:

@@ -15,6 +15,7 @@ from osc_lib import exceptions
 from oslo_utils import timeutils
 
 from nova_gpu.core.scheduling.capacity import Host
+from nova_gpu_fleet.core.closed_hosts import RESERVED
 from osc_gpu import base_command, closed_hosts, flavors, hosts, projects, rest
 from osc_gpu_fleet import (
     host_closing,
@@ -149,7 +150,7 @@ class Preempt(base_command.Lister):
             if parsed_args.flavor or parsed_args.apply:
                 raise exceptions.CommandError("--undo goes without a flavor, and without --apply")
             connection = self.connection(parsed_args)
-            host_closing.unkeep(connection, closed_hosts.kept_until(connection))
+            host_closing.unkeep(connection, closed_hosts.by_trait(connection, RESERVED))
             self.say("all hosts are open to preemptible instances")
             return _COLUMNS, []
         if not parsed_args.projects:

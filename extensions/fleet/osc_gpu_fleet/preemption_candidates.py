@@ -18,10 +18,12 @@ from openstack import exceptions as sdk_exc
 from osc_lib import exceptions
 from oslo_utils import timeutils, uuidutils
 
-from nova_gpu.core import exception, names
+from nova_gpu.core import exception
 from nova_gpu.core.flavor.parsers import OnStop
-from nova_gpu.core.flavor.preemptible import End, Preemptible
+from nova_gpu.core.names import RESOURCE_CLASSES
 from nova_gpu.core.printable import printable
+from nova_gpu_fleet.core import names
+from nova_gpu_fleet.core.preemptible import End, Preemptible, is_preemptible
 from osc_gpu import flavors, hosts, rest, servers
 from osc_gpu_fleet import host_closing, instances
 from osc_gpu_fleet.planning import victims
@@ -120,7 +122,7 @@ def need_of(connection: rest.Snapshot, flavor: Any) -> Need:
 
     :raises CommandError: if the flavor is preemptible itself, or no plan can be made for it
     """
-    if flavors.request_of(flavor).is_preemptible:
+    if is_preemptible(flavors.request_of(flavor).extra_specs):
         raise exceptions.CommandError(
             f"{flavor.name} is preemptible itself ({names.PREEMPTIBLE}): no instance is "
             "preempted for it"
@@ -176,10 +178,10 @@ def read(
     leaving, stays = [], []
     for server in listed:
         instance = there.get(server.id)
-        if instance is None or not servers.request_of(server).is_preemptible:
+        if instance is None or not is_preemptible(servers.request_of(server).extra_specs):
             continue
         try:
-            preemptible = servers.request_of(server).preemptible
+            preemptible = Preemptible.of(servers.request_of(server).extra_specs)
         except exception.InvalidExtraSpec as e:
             stays.append(f"{server.name} stays: its flavor cannot be used: {e}")
             continue
@@ -438,6 +440,5 @@ class ReservedHosts:
 def _has_gpus(connection: Any, uuid: str) -> bool:
     allocations = rest.placement(connection, f"/allocations/{uuid}")["allocations"]
     return any(
-        allocation["resources"].keys() & {*names.RESOURCE_CLASSES}
-        for allocation in allocations.values()
+        allocation["resources"].keys() & {*RESOURCE_CLASSES} for allocation in allocations.values()
     )

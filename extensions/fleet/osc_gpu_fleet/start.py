@@ -10,8 +10,11 @@ from typing import Any
 from openstack import exceptions as sdk_exc
 from osc_lib import exceptions
 
-from nova_gpu.core import exception, names
+from nova_gpu.core import exception
+from nova_gpu_fleet.core import names
+from nova_gpu_fleet.core.extra_specs import ON_STOP_MOVE
 from osc_gpu import base_command, failures, rest, servers
+from osc_gpu_fleet import retries
 
 # The longest time for one step, because an image of a disk takes its time
 _STEP_S = 3600
@@ -41,7 +44,7 @@ class StartServer(base_command.Command):
             default=_STEP_S,
             help=f"Seconds to wait for the end of each step (default: {_STEP_S})",
         )
-        base_command.add_retries(parser)
+        retries.add_options(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
@@ -105,7 +108,7 @@ class StartServer(base_command.Command):
         if why and exception.GAVE_BACK not in why:
             raise exceptions.CommandError(message)
         try:
-            if servers.request_of(server).on_stop_move:
+            if ON_STOP_MOVE.of(servers.request_of(server).extra_specs):
                 return
         except exception.InvalidExtraSpec as e:
             message = f"{message}; {e}"

@@ -12,6 +12,7 @@ from typing import Any
 from openstack import exceptions as sdk_exc
 
 from nova_gpu.core import exception
+from nova_gpu_fleet.core.preemptible import is_preemptible
 from osc_gpu import failures, rest, servers
 
 _STOPPED, _OFFLOADED = "SHUTOFF", "SHELVED_OFFLOADED"
@@ -72,7 +73,7 @@ def read(
     alike: dict[tuple[Any, ...], list[Any]] = defaultdict(list)
     for server in listed:
         request = servers.request_of(server)
-        if servers.requests_of(server) and not request.is_preemptible:
+        if servers.requests_of(server) and not is_preemptible(request.extra_specs):
             specs = tuple(sorted(request.extra_specs.items()))
             alike[server.project_id, server.flavor.name, specs].append(server)
     earliest = since.isoformat()

@@ -16,7 +16,7 @@ from unittest import mock
 from osc_lib import exceptions
 from testtools import content
 
-from nova_gpu.core import names
+from nova_gpu_fleet.core import names
 from osc_gpu_fleet import move_commands, preemption, preemption_candidates
 from tests.functional import base, killed, preempting, room, sdk
 from tests.functional.killed import When

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from typing import ClassVar
 
 from osc_lib import exceptions
 
@@ -19,7 +20,11 @@ from tests.fixtures.bases import reading
 _HOSTS, _PAGES, _MOST = int(os.environ.get("NOVA_GPU_FLEET_HOSTS", 20)), 2, 10
 
 
-class PreemptTest(reading.ReadingTestCase):
+class ReadingTestCase(reading.ReadingTestCase):
+    SPOT: ClassVar = {"gpus": "= 1", "gpu:preemptible": "60s", "gpu:on_stop": "release"}
+
+
+class PreemptTest(ReadingTestCase):
     def test_what_an_image_asks_for_is_read(self) -> None:
         """Dedicated processors are other resources than the flavor's."""
         node = self.placement.add_host("host", vcpus=8)
@@ -32,7 +37,7 @@ class PreemptTest(reading.ReadingTestCase):
         self.assertEqual(1, self.asked["/resource_providers/UUID/allocations"])
 
 
-class LargeCloudTest(reading.ReadingTestCase):
+class LargeCloudTest(ReadingTestCase):
     """Hosts whose GPUs are all used, by eight servers each"""
 
     PAGE = _HOSTS // _PAGES

@@ -13,7 +13,7 @@ from openstack.compute.v2.server import Server
 from osc_lib import exceptions
 from oslo_utils import timeutils
 
-from nova_gpu.core.flavor.preemptible import End
+from nova_gpu_fleet.core.preemptible import End
 from osc_gpu_fleet import preemption_candidates
 from osc_gpu_fleet.planning.fleet import Fleet
 from osc_gpu_fleet.preemption_candidates import Candidate, Candidates

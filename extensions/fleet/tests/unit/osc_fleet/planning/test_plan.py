@@ -9,8 +9,8 @@ import time
 import unittest
 from unittest import mock
 
-from nova_gpu.core.flavor.parsers import Consent
 from nova_gpu.core.sets.set_traits import Board
+from nova_gpu_fleet.core.extra_specs import Consent
 from osc_gpu_fleet.planning import plan, search, victims
 from osc_gpu_fleet.planning.fleet import (
     Fleet,

@@ -8,9 +8,11 @@ import enum
 import re
 from collections.abc import Mapping
 
-from nova_gpu.core import exception, names
+from nova_gpu.core import exception
 from nova_gpu.core.flavor import parsers
 from nova_gpu.core.flavor.parsers import OnStop
+from nova_gpu.core.names import ON_STOP
+from nova_gpu_fleet.core import names
 
 
 class End(enum.StrEnum):
@@ -41,7 +43,7 @@ class Preemptible:
     end: End
 
     @classmethod
-    def of(cls, extra_specs: Mapping[str, str], on_stop: OnStop | None) -> Preemptible | None:
+    def of(cls, extra_specs: Mapping[str, str]) -> Preemptible | None:
         """Return the terms of a flavor, ``None`` if its GPUs may not be taken.
 
         :raises InvalidExtraSpec: if a value is not allowed, or if a stopped instance would keep its
@@ -57,12 +59,28 @@ class Preemptible:
                 f"{names.ON_PREEMPT} together with {names.PREEMPTIBLE}",
             )
         least_s = parse_time(text)
-        if end is End.STOP and on_stop is not OnStop.RELEASE:
+        on_stop = extra_specs.get(ON_STOP, OnStop.KEEP)
+        if end is End.STOP and parsers.parse_on_stop(on_stop) is not OnStop.RELEASE:
             raise exception.InvalidExtraSpec(
                 *(names.PREEMPTIBLE, text, "a stopped instance would keep its GPUs"),
-                f"{names.ON_STOP}={OnStop.RELEASE} or {names.ON_PREEMPT}={End.DELETE} as well",
+                f"{ON_STOP}={OnStop.RELEASE} or {names.ON_PREEMPT}={End.DELETE} as well",
             )
         return cls(least_s, end)
+
+
+def is_preemptible(extra_specs: Mapping[str, str]) -> bool:
+    """Return whether a flavor has ``gpu:preemptible``, even with an invalid value."""
+    return names.PREEMPTIBLE in extra_specs
+
+
+def in_words(extra_specs: Mapping[str, str]) -> str:
+    """Return the terms of a preemptible flavor, as a text after its GPUs.
+
+    :raises InvalidExtraSpec: as :meth:`Preemptible.of`
+    """
+    terms = Preemptible.of(extra_specs)
+    least = extra_specs[names.PREEMPTIBLE].strip()
+    return f", preemptible after {least}, then {terms.end.in_words}" if terms else ""
 
 
 def parse_time(text: str) -> int:
