@@ -86,7 +86,7 @@ def measure(options: argparse.Namespace, stream: TextIO) -> NoReturn:
 
     from osc_gpu import capacity, explain, flavor_check, providers, usage
     from osc_gpu import report as gpu_report
-    from osc_gpu.fleet import move_commands, preemption
+    from osc_gpu_fleet import move_commands, preemption
     from tests.functional import base, celled, sdk
 
     class Clients(celled.TwoCells, base.GPUServersTestBase):

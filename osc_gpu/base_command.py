@@ -18,7 +18,6 @@ from nova_gpu.core import printable
 TIMEOUT_S = 60
 # A thousand years in seconds are no deadline, and select(2) refuses them.
 _MOST_S = 24 * 3600
-_EVERY_S = 30
 
 
 class Command(command.Command):
@@ -99,31 +98,6 @@ def add_timeout(parser: argparse.ArgumentParser) -> None:
         type=seconds,
         default=TIMEOUT_S,
         help=f"Seconds to wait for each answer of Nova or Placement (default: {TIMEOUT_S})",
-    )
-
-
-def add_retries(parser: argparse.ArgumentParser, for_s: float = 0) -> None:
-    """Add to *parser* how long and how often a command without free GPUs retries.
-
-    The options ``--for`` and ``--every`` set the attributes ``for_s`` and ``every_s``.
-
-    :param for_s: the default of ``--for``, in seconds; 0 means one try
-    """
-    parser.add_argument(
-        "--for",
-        metavar="<seconds>",
-        dest="for_s",
-        type=seconds,
-        default=for_s,
-        help=f"Seconds to go on retrying while no GPUs are free (default: {for_s or 'try once'})",
-    )
-    parser.add_argument(
-        "--every",
-        metavar="<seconds>",
-        dest="every_s",
-        type=seconds,
-        default=_EVERY_S,
-        help=f"With --for: seconds between two tries (default: {_EVERY_S})",
     )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts that a Placement trait closes to all new instances with GPUs, or to preemptible ones.
+"""Hosts that a Placement trait closes to new instances with GPUs, or to some of them.
 
 A host is the uuid of its compute node, which is also that of its root provider. ``connection`` is
 an openstack.connection.Connection.
@@ -7,46 +7,56 @@ an openstack.connection.Connection.
 
 from __future__ import annotations
 
-import datetime
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from oslo_utils import timeutils
 
-from nova_gpu.core import names
-from nova_gpu.core.placement import reserved_hosts
+from nova_gpu.core.flavor.request import FlavorRequest
+from nova_gpu.core.placement.closing_trait import ClosingTrait, declared
 from osc_gpu import rest
 
-DRAINED = "it is drained"
+
+def to_all(connection: Any) -> Mapping[str, str]:
+    """Return why hosts are closed to all new instances with GPUs, by host."""
+    return _of_several(connection, (trait for trait in declared() if not trait.concerns))
 
 
-def drained(connection: Any) -> frozenset[str]:
-    """Return the hosts that are drained, and so closed to all new instances with GPUs."""
-    return with_trait(connection, names.DRAINED)
+def to_some(connection: Any, request: FlavorRequest | None = None) -> Mapping[str, str]:
+    """Return why hosts are closed to some new instances with GPUs, by host.
+
+    :param request: limits it to what concerns the instances of this flavor
+    """
+    traits = (trait for trait in declared() if trait.concerns)
+    if request is not None:
+        traits = (trait for trait in traits if trait.closes(request.extra_specs))
+    return _of_several(connection, traits)
 
 
-def kept_until(connection: Any) -> Mapping[str, datetime.datetime]:
-    """Return until when, in UTC, hosts are closed to preemptible instances, by host."""
-    until_by_host: dict[str, datetime.datetime] = {}
-    for trait in reserved_hosts.in_force(
-        kept_traits(connection, "&associated=true"), timeutils.utcnow()
-    ):
-        if end := reserved_hosts.until(trait):
-            for node in with_trait(connection, trait):
-                until_by_host[node] = max(end, until_by_host.get(node, end))
-    return until_by_host
+def _of_several(connection: Any, traits: Iterable[ClosingTrait]) -> Mapping[str, str]:
+    reasons: dict[str, str] = {}
+    for trait in traits:
+        for node, reason in by_trait(connection, trait).items():
+            reasons[node] = "; ".join(filter(None, (reasons.get(node), reason)))
+    return reasons
 
 
-def in_words(until: datetime.datetime) -> str:
-    return f"no preemptible instance until {until.isoformat(timespec='seconds')}Z"
+def by_trait(connection: Any, trait: ClosingTrait) -> Mapping[str, str]:
+    """Return why *trait* closes hosts now, by host. Of several such traits the last counts."""
+    known = named(connection, trait, "&associated=true") if trait.is_in_force else [trait.name]
+    return {
+        node: trait.in_list(name)
+        for name in sorted(trait.in_force(known, timeutils.utcnow()))
+        for node in with_trait(connection, name)
+    }
 
 
-def kept_traits(connection: Any, which: str = "") -> list[str]:
-    """Return the traits that close hosts to preemptible instances until a time in their names.
+def named(connection: Any, trait: ClosingTrait, which: str = "") -> list[str]:
+    """Return the traits whose names begin as that of *trait*.
 
     :param which: a further parameter of the query, such as ``&associated=true``
     """
-    url = f"/traits?name=startswith:{names.KEPT_UNTIL}{which}"
+    url = f"/traits?name=startswith:{trait.name}{which}"
     traits: list[str] = rest.placement(connection, url)["traits"]
     return traits
 

@@ -16,8 +16,7 @@ from osc_lib.cli import format_columns, parseractions
 from nova_gpu import data
 from nova_gpu.core import exception, names
 from nova_gpu.core.flavor import condition, extra_spec, request, summary, validation
-from nova_gpu.core.flavor.parsers import OnStop
-from nova_gpu.core.flavor.preemptible import End
+from nova_gpu.core.flavor.declaration import Word
 from nova_gpu.core.flavor.request import FlavorRequest
 from osc_gpu import base_command, descriptions, hosts, projects, query, rest
 from osc_gpu.resource_request import Size
@@ -72,11 +71,9 @@ def in_words(flavor_request: FlavorRequest) -> str:
     :raises InvalidExtraSpec: if the flavor has mistakes
     """
     words = " and ".join(map(summary.all_of, flavor_request.requests))
-    with contextlib.suppress(exception.InvalidExtraSpec):  # that is among its mistakes
-        if words and flavor_request.preemptible:
-            least = flavor_request.extra_specs[names.PREEMPTIBLE].strip()
-            end = flavor_request.preemptible.end.in_words
-            return f"{words}, preemptible after {least}, then {end}"
+    if words:
+        with contextlib.suppress(exception.InvalidExtraSpec):  # that is among its mistakes
+            words += extra_spec.suffixes(flavor_request.extra_specs)
     return words
 
 
@@ -166,8 +163,6 @@ class CreateFlavor(base_command.ShowOne):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         stated = {word.name: getattr(parsed_args, word.name) for word, _ in _OPTIONS}
-        if stated[names.PREEMPTIBLE] and stated[names.ON_PREEMPT] != End.DELETE:
-            stated[names.ON_STOP] = OnStop.RELEASE
         specs = properties(
             {names.GPUS: parsed_args.gpus, names.VGPUS: parsed_args.vgpus},
             stated,
@@ -265,9 +260,9 @@ def properties(
                 f"--property {key}={value} contradicts the options, which say {specs[key]!r}"
             )
     try:
-        flavor_request = request.of(specs)
-        flavor_request.check()
-        _ = flavor_request.preemptible
+        request.of(specs).check()
+        for error in extra_spec.contradictions(specs):
+            raise error
     except exception.InvalidExtraSpec as e:
         raise exceptions.CommandError(str(e)) from e
     return specs
@@ -288,7 +283,7 @@ def refuse_unknown(specs: Mapping[str, str], known_traits: Callable[[], Collecti
 
 def unknown_names(
     specs: Mapping[str, str], known_traits: Callable[[], Collection[str]]
-) -> Iterator[tuple[extra_spec.Word[Any], str, str]]:
+) -> Iterator[tuple[Word[Any], str, str]]:
     """Yield each extra spec with an architecture or a hypervisor that no host with GPUs can have.
 
     Each is yielded with the name and the reason. An architecture is unknown if neither the table of

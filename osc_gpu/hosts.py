@@ -37,7 +37,7 @@ def answers(connection: Any, size: Size, request: FlavorRequest) -> list[capacit
     """
     answered = {}
     for part in query.placement_query(connection, size, request).by_class():
-        there = read(connection, part, preemptible=request.is_preemptible)
+        there = read(connection, part, request)
         rows = capacity.answers(part.groups, part.amounts, there, isolate=part.isolate)
         answered[part.resource_class] = {row.host: row for row in rows}
     all_of = [_of_all_classes(host, answered) for host in set().union(*answered.values())]
@@ -60,7 +60,7 @@ def _of_all_classes(
     return least
 
 
-def read(connection: Any, placement_query: query.Query, *, preemptible: bool = False) -> list[Host]:
+def read(connection: Any, placement_query: query.Query, request: FlavorRequest) -> list[Host]:
     """Return all compute nodes with a group of the class of GPUs that *placement_query* requests.
 
     A few answers of Placement cover all groups (:func:`summaries`). A group with fewer GPUs in
@@ -68,7 +68,7 @@ def read(connection: Any, placement_query: query.Query, *, preemptible: bool = F
 
     :param connection: an openstack.connection.Connection
     :param placement_query: the query for one instance
-    :param preemptible: whether that instance is preemptible
+    :param request: the GPU request of its flavor
     :raises CommandError: if a service refuses a request, or does not answer
     """
     no_candidates: dict[str, Any] = {"allocation_requests": [], "provider_summaries": {}}
@@ -78,14 +78,13 @@ def read(connection: Any, placement_query: query.Query, *, preemptible: bool = F
     groups, known = _groups(connection, placement_query, most)
     candidates = _roots(answer)
     unusable = compute_nodes(connection)
-    until_by_host = closed_hosts.kept_until(connection) if preemptible else {}
+    closed = closed_hosts.to_some(connection, request)
 
     hosts = []
     kind = summary.kind_of(placement_query.resource_class)
     for root, of_root in groups.items():
         name, reason = unusable.get(root) or unknown_node(connection, root)
-        if root in until_by_host and not reason:
-            reason = closed_hosts.in_words(until_by_host[root])
+        reason = reason or closed.get(root)
         free = _free(known.get(root, {}))
         hosts.append(Host(name, reason, root in candidates, free, tuple(of_root), kind))
     return hosts
@@ -289,7 +288,7 @@ def compute_nodes(connection: Any) -> Mapping[str, tuple[str, str | None]]:
     The obstacle is why no instance with GPUs can start there; ``None`` if one can.
     """
     nodes = {}
-    none_new = closed_hosts.drained(connection)
+    closed = closed_hosts.to_all(connection)
     for node in _nodes(connection):
         reason = None
         if node.status != "enabled":
@@ -297,9 +296,8 @@ def compute_nodes(connection: Any) -> Mapping[str, tuple[str, str | None]]:
             reason = "its compute service is disabled" + (f": {why}" if why else "")
         elif node.state != "up":
             reason = "its compute service is down"
-        if node.id in none_new:
-            reason = "; ".join(filter(None, (closed_hosts.DRAINED, reason)))
-        nodes[node.id] = (node.name, reason)
+        reasons = filter(None, (closed.get(node.id), reason))
+        nodes[node.id] = (node.name, "; ".join(reasons) or None)
     return nodes
 
 

@@ -263,29 +263,29 @@ class ListHosts(base_command.Lister):
             if provider.resource_class == names.RESOURCE_CLASS and _is_wanted(provider, parsed_args)
         ]
         nodes = hosts.compute_nodes(connection)
-        until_by_host = {
-            nodes[root][0]: closed_hosts.in_words(until)
-            for root, until in closed_hosts.kept_until(connection).items()
+        closed = {
+            nodes[root][0]: reason
+            for root, reason in closed_hosts.to_some(connection).items()
             if root in nodes
         }
-        rows = _host_rows(whole, until_by_host)
+        rows = _host_rows(whole, closed)
         return _OF_HOSTS, (row for row in rows if row[-1] or not parsed_args.free)
 
 
 def _host_rows(
-    providers: Iterable[Provider], until_by_host: Mapping[str, str]
+    providers: Iterable[Provider], closed: Mapping[str, str]
 ) -> Iterator[tuple[Any, ...]]:
     """Yield a row of the table for each host.
 
     :param providers: sorted by host
-    :param until_by_host: a text about how long a host is closed to preemptible instances, by host
+    :param closed: why a host is closed to some instances, by host
     """
     for host, of_host in itertools.groupby(providers, key=lambda provider: provider.host):
         listed = list(of_host)
         groups = [provider.group for provider in listed]
         yield (
             host,
-            "; ".join(filter(None, (listed[0].unusable or "up", until_by_host.get(host)))),
+            "; ".join(filter(None, (listed[0].unusable or "up", closed.get(host)))),
             ", ".join(sorted({provider.architecture for provider in listed})),
             sum(group.total for group in groups),
             sum(group.used for group in groups),

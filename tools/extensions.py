@@ -25,28 +25,21 @@ VARIABLES = {"MYPY_CACHE_DIR": str(ROOT / ".mypy_cache")}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Extension:
-    """An extension: its packages, by the full name, and the files and folders that are its own."""
+    """An extension: its folder, and the names of its packages."""
 
+    folder: str
     packages: tuple[str, ...]
-    paths: tuple[str, ...]
-
-    @property
-    def name(self) -> str:
-        return self.paths[0]
 
 
 def extensions() -> list[Extension]:
     """Return all extensions of the checkout."""
     folders = sorted(path for path in ROOT.glob("extensions/*") if path.is_dir())
     return [
-        Extension(("osc_gpu.fleet",), ("osc_gpu/fleet", "tests/unit/osc_gpu/fleet")),
-        *(
-            Extension(
-                tuple(path.name for path in sorted(folder.glob("*_gpu_*"))),
-                (str(folder.relative_to(ROOT)),),
-            )
-            for folder in folders
-        ),
+        Extension(
+            str(folder.relative_to(ROOT)),
+            tuple(path.name for path in sorted(folder.glob("*_gpu_*"))),
+        )
+        for folder in folders
     ]
 
 
@@ -80,7 +73,7 @@ _OF_EACH = (
 def main() -> int:
     every = extensions()
     for deleted, commands in [(every, COMMANDS), *(([extension], _OF_EACH) for extension in every)]:
-        names = " and ".join(extension.name for extension in deleted)
+        names = " and ".join(extension.folder for extension in deleted)
         if failure := _failure(deleted, commands):
             print(f"{failure[-16000:]}\nfailed without {names}")
             return 1
@@ -113,9 +106,7 @@ def _failure(deleted: Collection[Extension], commands: Sequence[Sequence[str]]) 
 
 
 def _delete(tree: pathlib.Path, extension: Extension) -> None:
-    for name in extension.paths:
-        path = tree / name
-        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    shutil.rmtree(tree / extension.folder)
     for path in (*tree.glob("tests/**/*.py"), *tree.glob("extensions/*/tests/**/*.py")):
         if any(package in path.read_text() for package in extension.packages):
             path.unlink()

@@ -4,8 +4,14 @@
 An extension imports the rest of the project. The rest imports no extension and knows none by name:
 it loads what the installed ones offer as entry points of these groups.
 
+``nova_gpu.closing_traits``
+    Traits of compute nodes that get no new instances with GPUs, each a
+    :class:`nova_gpu.core.placement.closing_trait.ClosingTrait`. The client loads them, too.
 ``nova_gpu.commands``
     A function that adds parsers of commands to ``nova-gpu`` (:mod:`nova_gpu.cmd.arguments`).
+``nova_gpu.extra_specs``
+    Extra specs of flavors, each a :class:`nova_gpu.core.flavor.declaration.Word`, in a module that
+    imports nothing of :mod:`nova_gpu.core.flavor.extra_spec`. The client loads them, too.
 ``nova_gpu.options``
     Options of the group ``[gpu]``, in a module that imports nothing of :mod:`nova_gpu`.
 ``nova_gpu.sets``
@@ -15,6 +21,9 @@ it loads what the installed ones offer as entry points of these groups.
 ``nova_gpu.shortages``
     A function that the scheduler's filter calls with a request spec, what it requests and the hosts
     that pass. It returns why none of them has suitable free GPUs, or ``None``.
+``nova_gpu.start_remedies``
+    A function that is called with a flavor's extra specs and returns what its instance's user can
+    do if the instance cannot have its GPUs again on its host, or ``None``.
 ``nova_gpu.vendordata``
     A function that returns what it adds to the vendordata of an instance.
 """
@@ -34,6 +43,11 @@ def load(group: str) -> list[Any]:
     """
     points = (point for point in _points() if point.group == group)
     return [point.load() for point in sorted(points, key=lambda point: point.name)]
+
+
+def names() -> list[str]:
+    """Return the names of the installed extensions, by their entry points."""
+    return sorted({point.name for point in _points() if point.group.startswith("nova_gpu.")})
 
 
 @functools.cache

@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Hashable, Sequence
 
 from nova_gpu.core import names
-from nova_gpu.core.flavor.extra_spec import Facts
+from nova_gpu.core.flavor.declaration import Facts
 from nova_gpu.core.flavor.placement_policy import Arrangement, Topology
 from nova_gpu.core.flavor.request import FlavorRequest, GPURequest, VGPURequest
 from nova_gpu.core.flavor.request_group import GroupRequest

@@ -42,13 +42,8 @@ TRAIT_CUDA = "HW_GPU_CUDA_COMPUTE_CAPABILITY_V"
 # From os-traits: the resolutions that a vGPU's heads can show, and their number.
 TRAIT_RESOLUTION = "HW_GPU_RESOLUTION_W"
 TRAIT_DISPLAY_HEADS = "HW_GPU_MAX_DISPLAY_HEADS_"
-# On a compute node that an administrator empties of instances with GPUs: it gets no new one. The
-# operator sets it, and the driver keeps it.
-DRAINED = "CUSTOM_GPU_DRAINED"
 # os_traits.COMPUTE_STATUS_DISABLED: Nova's own, on the node of a disabled service
 DISABLED = "COMPUTE_STATUS_DISABLED"
-# On a compute node whose GPUs preemptible instances do not get until the time in its name.
-KEPT_UNTIL = "CUSTOM_GPU_KEPT_UNTIL_"
 # The value after a prefix above for an unknown fact: flavors can forbid it, never require it.
 UNKNOWN = "UNKNOWN"
 
@@ -71,15 +66,10 @@ NEAR_POLICY = "gpu:near_policy"
 PEER_ACCESS = "gpu:peer_access"
 OPTION_ROM = "gpu:option_rom"
 GUEST_TOPOLOGY = "gpu:guest_topology"
-MOVE = "gpu:move"
 ON_STOP = "gpu:on_stop"
-ON_STOP_MOVE = "gpu:on_stop_move"
-PREEMPTIBLE = "gpu:preemptible"
-ON_PREEMPT = "gpu:on_preempt"
 VGPUS = "vgpus"
 VGPU_TYPE = "vgpu_type"
 VGPU_PARAMS = "gpu:vgpu_params"
-LICENCE = "gpu:licence"
 HEADS = "gpu:heads"
 
 # Nova's own word for PCI devices of its passthrough
@@ -100,10 +90,6 @@ FORMER = "nova_gpu_former_"
 IMAGE_ON_STOP = f"image_{ON_STOP}"
 # Nova's own: the machine type that the instance's image states
 IMAGE_MACHINE_TYPE = "image_hw_machine_type"
-
-# Keys of an instance's metadata, which its guest reads: when its GPUs are taken, and for which
-# servers (uuids with commas) or for what else.
-PREEMPT_AT, PREEMPT_FOR = "gpu:preempt_at", "gpu:preempt_for"
 
 # Diagnostics of a running guest for each of its GPUs: a number from 0, and one of address, product,
 # name, numa_node, trouble, module, and cells, the NUMA nodes of the guest's own: "0, 1".

@@ -15,11 +15,12 @@ from nova_gpu.core import names
 from nova_gpu.core.exception import Reason
 from nova_gpu.core.flavor import request_group
 from nova_gpu.core.flavor.request import Request
+from nova_gpu.core.placement import closing_trait
 from nova_gpu.core.scheduling import reasons
 from nova_gpu.scheduler import placement
 
 # The prefixes of traits that close a host to the request, each tried together with those before it
-_CLOSING = (names.KEPT_UNTIL, names.DRAINED, names.DISABLED)
+_CLOSING = (*(trait.name for trait in reversed(closing_trait.declared())), names.DISABLED)
 # With more traits than this the guilty one is not sought.
 _MOST_TRAITS = 6
 

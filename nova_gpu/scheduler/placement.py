@@ -22,6 +22,7 @@ from nova_gpu.core import exception, names
 from nova_gpu.core.flavor.request import Request
 from nova_gpu.core.flavor.request_group import GroupRequest
 from nova_gpu.core.model import GroupKey
+from nova_gpu.core.placement import closing_trait
 from nova_gpu.core.placement.inventory import Offer
 from nova_gpu.core.scheduling.reasons import Supply
 
@@ -37,8 +38,14 @@ _MOST_COUNTED = 10
 _GROUP_PARAMETER = re.compile(r"(resources|required|member_of|in_tree)(.*)")
 
 
-def make_trait(context: nova_context.RequestContext, trait: str) -> None:
-    """Make sure that *trait* exists in Placement, which refuses queries with unknown traits."""
+def make_closing_traits(context: nova_context.RequestContext) -> None:
+    """Make sure that Placement knows the traits of closed hosts that each query forbids."""
+    for trait in closing_trait.declared():
+        if trait.is_in_force is None:
+            _make_trait(context, trait.name)
+
+
+def _make_trait(context: nova_context.RequestContext, trait: str) -> None:
     url = f"/traits/{trait}"
     try:
         client = report.report_client_singleton()
@@ -92,8 +99,8 @@ def nodes(
     """Return the UUIDs of the nodes with an allocation candidate for the query.
 
     Those of shared providers are among them. Return ``None`` if there are too many to know all.
-    Return none if the query names a trait that Placement does not know. If that is the trait of
-    drained hosts, which every query names, it is created again first.
+    Return none if the query names a trait that Placement does not know. If that is one of closed
+    hosts, which every query names, it is created again first.
 
     :param querystring: the query of a nova.scheduler.utils.ResourceRequest, which is sent
         :func:`narrowed`
@@ -105,7 +112,7 @@ def nodes(
     answer = _get(context, url, unknown_trait=unknown)
     if answer is unknown:
         # Query again even if the trait is not new: another scheduler may just have created it.
-        make_trait(context, names.DRAINED)
+        make_closing_traits(context)
         answer = _get(context, url, unknown_trait=unknown)
     candidates = answer["allocation_requests"]
     if len(candidates) == limit:

@@ -22,7 +22,7 @@ from nova_gpu import notifications
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception, names
 from nova_gpu.core.exception import Reason
-from nova_gpu.core.flavor import query
+from nova_gpu.core.flavor import query, validation
 from nova_gpu.core.flavor.placement_policy import PeerAccess
 from nova_gpu.core.flavor.request import GPURequest, Request
 from nova_gpu.core.scheduling import reasons
@@ -62,6 +62,10 @@ def gpu_request_filter(
         flavor.check()
         if not flavor.requests:
             return False
+        # Instances that are there already go on without what an extension did.
+        error = validation.unknown(flavor.extra_specs)
+        if error and requested_gpus.instance_with_flavor(ctxt, request_spec) is None:
+            raise error
         whole = flavor.whole
         if whole and whole.arrangement.insists_on_near and requested_.pci_devices == 0:
             raise exception.InvalidExtraSpec(

@@ -6,14 +6,10 @@ from __future__ import annotations
 import json
 import pathlib
 import re
-from collections.abc import Callable
 from typing import Any
 
-import fixtures
-from openstack.compute.v2 import _proxy
 from osc_lib import exceptions
 
-from osc_gpu import rest
 from tests.functional import base, sdk
 
 _GUIDE = pathlib.Path(__file__).parents[2] / "doc/source/reference/gpu-commands"
@@ -62,26 +58,3 @@ class ShownTestBase(base.GPUServersTestBase):
         )
         self.assertNotIn("\n", str(refused))
         return str(refused)
-
-
-class RoomTestBase(ShownTestBase):
-    """``source``: the host from which an instance moves next."""
-
-    source = "host1"
-
-    def setUp(self) -> None:
-        super().setUp()
-        # What is of a host alone takes all eight cards of host1.
-        self.flavor("eight", gpus="8")
-        yields = self.flavor(**{"gpus": "= 1", "gpu_arch": "s== fermi", "gpu:move": "cold"})
-        self.server = self.boot(yields, host="host1", name="yields")
-        self.useFixture(fixtures.MockPatchObject(rest, "POLL_S", 0.1))
-        confirm: Callable[..., None] = _proxy.Proxy.confirm_server_resize
-
-        def at_the_source(proxy: Any, server: Any) -> None:
-            with self.on(self.source):  # as for tests.functional.base.GPUServersTestBase.confirm
-                confirm(proxy, server)
-
-        self.useFixture(
-            fixtures.MockPatchObject(_proxy.Proxy, "confirm_server_resize", at_the_source)
-        )

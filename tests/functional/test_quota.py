@@ -9,12 +9,10 @@ from unittest import mock
 
 import fixtures
 from openstack.identity.v3 import limit, registered_limit
-from osc_lib import exceptions
 from oslo_limit import fixture as limit_fixture
 
 from nova_gpu.virt.inventory import counting
 from osc_gpu import flavor_check, flavors, usage
-from osc_gpu.fleet import start
 from tests.functional import base, sdk
 
 
@@ -80,9 +78,8 @@ class QuotaTest(QuotaTestBase):
         self.assertGPUs(first, base.FIRST_SOCKET[:2])
         self._shelve_server(first)
         self._start_server(other)
-        over = "Nova refused that .*class:PGPU"
-        with self.assertRaisesRegex(exceptions.CommandError, over):
-            sdk.run(self, start.StartServer, first["id"], admin=False)
+        unshelve = self.api.post_server_action, first["id"], {"unshelve": None}
+        self.assertIn("class:PGPU", self.assertAnswer(403, *unshelve))
 
     def test_two_starts_at_once(self) -> None:
         """The second is judged before the first has its GPUs, and again once it has its own."""

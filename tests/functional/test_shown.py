@@ -7,7 +7,6 @@ import json
 
 from nova_gpu.core import exception
 from osc_gpu import explain, flavor_check, flavors, providers, servers, usage
-from osc_gpu.fleet import move_commands
 from tests.fixtures import ailments
 from tests.functional import base, sdk
 from tests.functional.shown import ShownTestBase
@@ -249,8 +248,6 @@ class ToldThenTest(ShownTestBase):
         self.assertEqual(f"nine: no instance can start now: {never}\n", printed)
         nine = next(each["id"] for each in self.api.get_flavors() if each["name"] == "nine")
         self.assertIn(f": {exception.FINAL}no host has 9 GPUs", self.boot_refused(nine))
-        refused = self.refusal(move_commands.MakePlace, "nine")
-        self.assertIn(never, refused)
 
     def test_several_at_once(self) -> None:
         kepler = self.flavor(gpus="= 1", gpu_arch="kepler")

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from nova_gpu.core.flavor import extra_spec
 from tests.matrix import clouds
 
 ALL_KINDS = tuple(clouds.KINDS)
@@ -36,7 +37,10 @@ FLAVORS: Mapping[str, Flavor] = {
     "counted-release": Flavor(
         lambda cloud, count: cloud.counted(count) | {"gpu:on_stop": "release"}
     ),
-    "preemptible": Flavor(lambda cloud, count: cloud.words(count) | {"gpu:preemptible": "0s"}),
+    **dict.fromkeys(
+        ("preemptible",) if "gpu:preemptible" in extra_spec.NAMES else (),  # of an extension
+        Flavor(lambda cloud, count: cloud.words(count) | {"gpu:preemptible": "0s"}),
+    ),
     "cells": Flavor(lambda cloud, count: cloud.words(count) | {"hw:numa_nodes": "1"}, ON_KVM),
 }
 

@@ -22,7 +22,7 @@ from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception, names
-from nova_gpu.core.flavor import extra_spec
+from nova_gpu_licence.core import extra_specs
 
 LOG = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ def of_instance(instance: objects.Instance) -> dict[str, dict[str, str]]:
         )
         return {}
     try:
-        chosen = extra_spec.LICENCE.of(instance.flavor.extra_specs)
+        chosen = extra_specs.LICENCE.of(instance.flavor.extra_specs)
     except exception.InvalidExtraSpec as e:
         LOG.warning("Not giving the licence of its GPUs to the instance: %s", e, instance=instance)
         return {}

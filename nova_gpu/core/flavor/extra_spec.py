@@ -7,89 +7,13 @@ for users, the client's options and the table in the reference are built from th
 
 from __future__ import annotations
 
-import dataclasses
-import enum
-import functools
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, Generic, NamedTuple, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
-from nova_gpu.core import names
-from nova_gpu.core.flavor import condition, parsers, placement_policy, preemptible
+from nova_gpu.core import exception, extensions, names
+from nova_gpu.core.flavor import condition, parsers, placement_policy
 from nova_gpu.core.flavor.condition import Stated
-from nova_gpu.core.vgpu.vgpu import VGPUType
-
-Value = TypeVar("Value")
-
-
-class About(enum.Enum):
-    """The subject of an extra spec: the instance, its whole GPUs, its vGPUs, or their product.
-
-    Only a flavor that requests whole GPUs or vGPUs may have an extra spec about them. ``PRODUCT``
-    is that of the whole GPUs, or of the vGPUs' cards in a flavor without whole GPUs.
-    """
-
-    INSTANCE = enum.auto()
-    WHOLE = enum.auto()
-    PARTS = enum.auto()
-    PRODUCT = enum.auto()
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Facts:
-    """The properties of a card or of a vGPU that a :class:`Demand` is compared with.
-
-    ``type`` is ``None`` for a card, and any other value is ``None`` if it is unknown.
-    """
-
-    architecture: str | None
-    model: str | None
-    memory_mib: int | None
-    type: VGPUType | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Option:
-    """An option of ``openstack gpu flavor create``. Without a ``metavar`` it lists its choices."""
-
-    flag: str
-    help: str
-    metavar: str | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class Word(Generic[Value]):
-    """The declaration of an extra spec.
-
-    ``parse`` takes the extra spec's name and its text, and raises InvalidExtraSpec. ``judge``
-    replaces ``parse`` in the API's check: of a key that other drivers use too, or of new values.
-    ``meaning`` and ``allowed`` are texts for users; ``meaning`` is reStructuredText.
-
-    An extra spec with a ``trait``, a prefix of trait names, is a demand on a provider of GPUs.
-    ``fact`` returns the property of a card that the demand is compared with. ``holds`` are two
-    texts with which a refusal describes a card: one with that property, and one in which it is
-    unknown. ``noun`` replaces ``name`` in a summary.
-    """
-
-    name: str
-    meaning: str
-    allowed: str
-    parse: Callable[[str, str], Value]
-    about: About = About.INSTANCE
-    choices: Collection[str] = ()
-    judge: Callable[[str, str], object] | None = None
-    noun: str | None = None
-    trait: str = ""
-    fact: Callable[[Facts], object] | None = None
-    holds: tuple[str, str] | None = None
-    option: Option | None = None
-
-    def of(self, extra_specs: Mapping[str, str]) -> Value | None:
-        """Return the parsed value of this extra spec, ``None`` if the flavor does not set it.
-
-        :raises InvalidExtraSpec: if the value cannot be used
-        """
-        text = extra_specs.get(self.name)
-        return None if text is None else self.parse(self.name, text)
+from nova_gpu.core.flavor.declaration import About, Facts, Option, Word, choice
 
 
 class Demand(NamedTuple):
@@ -120,22 +44,27 @@ def demands(extra_specs: Mapping[str, str], *about: About) -> tuple[Demand, ...]
     return tuple(Demand(word, value) for word, value in stated if value)
 
 
+def contradictions(extra_specs: Mapping[str, str]) -> Iterator[exception.InvalidExtraSpec]:
+    """Yield an error for each extra spec of an extension that contradicts others of the flavor."""
+    for word in OF_EXTENSIONS:
+        if word.agree and word.name in extra_specs:
+            try:
+                word.agree(extra_specs)
+            except exception.InvalidExtraSpec as error:
+                yield error
+
+
+def suffixes(extra_specs: Mapping[str, str]) -> str:
+    """Return what extensions add to the summary of a flavor.
+
+    :raises InvalidExtraSpec: if a value cannot be used
+    """
+    stated = (word for word in OF_EXTENSIONS if word.suffix and word.name in extra_specs)
+    return "".join(word.suffix(extra_specs) for word in stated if word.suffix)
+
+
 def names_about(*about: About) -> tuple[str, ...]:
     return tuple(word.name for word in WORDS if word.about in about)
-
-
-def _choice(
-    name: str,
-    meaning: str,
-    kind: type[parsers.Choice],
-    about: About = About.INSTANCE,
-    option: Option | None = None,
-    *,
-    reason: str = "it is not one of the allowed words",
-) -> Word[parsers.Choice]:
-    """Return an extra spec whose allowed values are the members of *kind*."""
-    parse = functools.partial(parsers.parse_word, words=kind, reason=reason)
-    return Word(name, meaning, parsers.allowed(kind), parse, about, tuple(kind), option=option)
 
 
 GPU_ARCH = Word(
@@ -227,13 +156,6 @@ VGPU_PARAMS = Word(
         "--vgpu-params", "Parameters of the vGPUs (enable_uvm=1, ...)", "<name=value,...>"
     ),
 )
-LICENCE = Word(
-    names.LICENCE,
-    "Which settings of NVIDIA's licence the guest gets: ``vws`` for the operator's "
-    "``<project>.vws.conf`` or ``default.vws.conf`` (``[gpu]vgpu_licences``).",
-    parsers.ALLOWED_LICENCE,
-    parsers.parse_licence,
-)
 OPTION_ROM = Word(
     names.OPTION_ROM,
     "Whether a KVM guest sees the option ROMs of its GPUs. It does unless this says ``false``.",
@@ -242,7 +164,7 @@ OPTION_ROM = Word(
     choices=parsers.SWITCH,
     option=Option("--option-rom", "Whether a KVM guest sees the GPUs' option ROMs (default: true)"),
 )
-GUEST_TOPOLOGY = _choice(
+GUEST_TOPOLOGY = choice(
     names.GUEST_TOPOLOGY,
     "Whether a KVM guest sees which of its GPUs are on one NUMA node, on one PCI root and behind "
     "one switch of the host. ``auto``, the default: if they are on several nodes or some are "
@@ -254,15 +176,6 @@ GUEST_TOPOLOGY = _choice(
         "Whether a KVM guest sees which of its GPUs are on one NUMA node or switch (default: auto)",
     ),
 )
-MOVE = _choice(
-    names.MOVE,
-    "How a plan that makes room may move the instance: ``live``, the default, while it runs, which "
-    "only KVM guests with vGPUs can; ``cold``, also by shutting it down, moving and starting it; "
-    "``none``, not at all. A stopped KVM guest may be moved unless this is ``none``.",
-    parsers.Consent,
-    option=Option("--move", "How a plan that makes room may move an instance (default: live)"),
-    reason="it does not say how an instance may be moved",
-)
 ON_STOP = Word(
     names.ON_STOP,
     "Whether the instance keeps its GPUs while it is stopped. With ``release`` it gives them back; "
@@ -273,20 +186,9 @@ ON_STOP = Word(
     choices=tuple(parsers.OnStop),
     option=Option("--on-stop", "Whether a stopped instance keeps its GPUs or gives them back"),
 )
-ON_STOP_MOVE = Word(
-    names.ON_STOP_MOVE,
-    "Whether an instance that gave its GPUs back may start on another host if its own has none "
-    "free. With ``true`` ``openstack gpu start`` then shelves and unshelves it; the default is "
-    "``false``.",
-    parsers.ALLOWED_SWITCH,
-    lambda name, text: parsers.parse_switch(name, {name: text}, otherwise=False),
-    choices=parsers.SWITCH,
-    option=Option(
-        "--on-stop-move",
-        "Whether an instance that gave its GPUs back may start on another host (default: false)",
-    ),
+OF_EXTENSIONS: tuple[Word[Any], ...] = tuple(
+    word for words in extensions.load("nova_gpu.extra_specs") for word in words
 )
-
 # In the order of the reference and of refusals
 WORDS: tuple[Word[Any], ...] = (
     Word(
@@ -296,7 +198,7 @@ WORDS: tuple[Word[Any], ...] = (
         lambda name, text: parsers.parse_count(text, name),
     ),
     *(GPU_ARCH, HYPERVISOR, MODEL, MEMORY_MIB),
-    _choice(
+    choice(
         names.TOPOLOGY,
         "What all GPUs of the instance share: a NUMA node, or direct links (NVLink, XGMI) from one "
         "to the other.",
@@ -304,7 +206,7 @@ WORDS: tuple[Word[Any], ...] = (
         About.WHOLE,
         Option("--topology", "What all GPUs of an instance share: a NUMA node, or direct links"),
     ),
-    _choice(
+    choice(
         names.TOPOLOGY_POLICY,
         "Whether an instance is refused without that topology (``required``, the default) or not "
         "(``preferred``). Only with ``gpu:topology``.",
@@ -315,7 +217,7 @@ WORDS: tuple[Word[Any], ...] = (
             "Whether an instance is refused without the GPUs of --topology (default: required)",
         ),
     ),
-    _choice(
+    choice(
         names.DISTRIBUTION,
         "Whether instances share few hosts with GPUs (``pack``) or use many (``spread``). Without "
         "this word ``[gpu]distribution`` decides.",
@@ -326,7 +228,7 @@ WORDS: tuple[Word[Any], ...] = (
             "Whether instances share few hosts with GPUs (pack) or use many (spread)",
         ),
     ),
-    _choice(
+    choice(
         names.NEAR,
         "The devices of the instance that its GPUs are to be near: network functions (``nic``) or "
         "NVMe disks (``nvme``) that it has by ``pci_passthrough:alias`` or by an SR-IOV port. Near "
@@ -340,7 +242,7 @@ WORDS: tuple[Word[Any], ...] = (
             "that it has by pci_passthrough:alias or by a port",
         ),
     ),
-    _choice(
+    choice(
         names.NEAR_POLICY,
         "Whether an instance is refused if a GPU is on another NUMA node than all of these devices "
         "(``required``) or not (``preferred``, the default). Only with ``gpu:near``.",
@@ -352,7 +254,7 @@ WORDS: tuple[Word[Any], ...] = (
             "(required) or not (default: preferred)",
         ),
     ),
-    _choice(
+    choice(
         names.PEER_ACCESS,
         "Whether the driver in a KVM guest learns that NVIDIA's GPUs can access each other's "
         "memory (GPUDirect's cliques). ``preferred``: if host and product permit it. ``required``: "
@@ -375,35 +277,8 @@ WORDS: tuple[Word[Any], ...] = (
         lambda name, text: parsers.parse_count(text, name),
         About.PARTS,
     ),
-    *(VGPU_TYPE, HEADS, VGPU_PARAMS, LICENCE, HYPERVISOR_TYPE, OPTION_ROM, GUEST_TOPOLOGY),
-    MOVE,
-    *(ON_STOP, ON_STOP_MOVE),
-    Word(
-        names.PREEMPTIBLE,
-        "The instance is preemptible: after a minimum time with its GPUs, ``30m``, and a notice, "
-        "``openstack gpu preempt`` may take them for instances that are not preemptible.",
-        preemptible.ALLOWED_TIMES,
-        lambda name, text: preemptible.parse_time(text),
-        option=Option(
-            "--preemptible",
-            "Let openstack gpu preempt take an instance's GPUs for others, after it has had them "
-            "for this time (30m, 2h, ...)",
-            "<least-time>",
-        ),
-    ),
-    Word(
-        names.ON_PREEMPT,
-        "What happens to a preempted instance: it is stopped (``stop``, the default), for which "
-        "its flavor must have ``gpu:on_stop=release``, or deleted (``delete``).",
-        parsers.allowed(preemptible.End),
-        lambda name, text: preemptible.parse_end(text),
-        choices=tuple(preemptible.End),
-        option=Option(
-            "--on-preempt",
-            "What happens to a preempted instance: it is stopped, and gives its GPUs back as at "
-            "every stop (default), or it is deleted",
-        ),
-    ),
+    *(VGPU_TYPE, HEADS, VGPU_PARAMS, HYPERVISOR_TYPE, OPTION_ROM, GUEST_TOPOLOGY, ON_STOP),
+    *OF_EXTENSIONS,
 )
 NAMES = tuple(word.name for word in WORDS)
 # Words whose values are names that GPUs are compared with

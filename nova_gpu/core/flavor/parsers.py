@@ -18,14 +18,12 @@ ALLOWED_TYPES = "the id or the name of a vGPU type, NAME or 's== NAME'"
 SWITCH = ("true", "false")
 ALLOWED_SWITCH = " or ".join(SWITCH)
 ALLOWED_PARAMS = "name=number, several with commas: enable_uvm=1,frame_rate_limiter=0"
-ALLOWED_LICENCE = "at most 32 lower-case letters, digits and hyphens: vws"
 
 _KVM = {"kvm": names.QEMU}
 _SYNONYMS = {names.HYPERVISOR: _KVM, names.HYPERVISOR_TYPE: _KVM}
 # A parameter of NVIDIA's vGPU plugin; the driver keeps 1024 characters of all.
 _MOST_PARAMS = 16
 _PARAM = re.compile("[a-z][a-z_]{0,31}=[0-9]{1,9}")
-_LICENCE = re.compile("[a-z0-9][a-z0-9-]{0,31}")
 _OF_SEVERAL_WORDS = frozenset({names.MODEL, names.VGPU_TYPE})
 
 # The values of Nova's own booleans in flavors (oslo.utils' strutils.bool_from_string).
@@ -140,17 +138,6 @@ def parse_params(key: str, text: str) -> str:
     raise exception.InvalidExtraSpec(key, text, reason, ALLOWED_PARAMS)
 
 
-def parse_licence(key: str, text: str) -> str:
-    """Return *text*, which is part of the name of a file with settings.
-
-    :raises InvalidExtraSpec: if the value of *key* is not ALLOWED_LICENCE
-    """
-    if not _LICENCE.fullmatch(text):
-        reason = "it is no name of settings of a licence"
-        raise exception.InvalidExtraSpec(key, text, reason, ALLOWED_LICENCE)
-    return text
-
-
 def parse_switch(key: str, extra_specs: Mapping[str, str], *, otherwise: bool) -> bool:
     """Parse the boolean *key* of a flavor; return *otherwise* if the flavor has none.
 
@@ -163,14 +150,6 @@ def parse_switch(key: str, extra_specs: Mapping[str, str], *, otherwise: bool) -
     if word not in _TRUE | _FALSE:
         raise exception.InvalidExtraSpec(key, text, "it is neither true nor false", ALLOWED_SWITCH)
     return word in _TRUE
-
-
-class Consent(enum.StrEnum):
-    """Whether a plan that makes room may move an instance: live, cold as well, or not at all."""
-
-    LIVE = "live"
-    COLD = "cold"
-    NONE = "none"
 
 
 class OnStop(enum.StrEnum):

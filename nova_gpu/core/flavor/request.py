@@ -19,10 +19,10 @@ from typing import ClassVar, TypeAlias
 from nova_gpu.core import exception, names
 from nova_gpu.core.flavor import condition, extra_spec, parsers, placement_policy, request_group
 from nova_gpu.core.flavor.condition import Condition, Quantity, Stated
-from nova_gpu.core.flavor.extra_spec import About, Demand
+from nova_gpu.core.flavor.declaration import About
+from nova_gpu.core.flavor.extra_spec import Demand
 from nova_gpu.core.flavor.parsers import OnStop
 from nova_gpu.core.flavor.placement_policy import Arrangement, GuestTopology, Topology
-from nova_gpu.core.flavor.preemptible import Preemptible
 from nova_gpu.core.flavor.request_group import GroupRequest
 from nova_gpu.core.vgpu.vgpu import VGPUType
 
@@ -301,19 +301,6 @@ class FlavorRequest:
         """
         return extra_spec.GUEST_TOPOLOGY.of(self.extra_specs) or GuestTopology.AUTO
 
-    @functools.cached_property
-    def preemptible(self) -> Preemptible | None:
-        """The terms on which the GPUs may be taken for other instances, ``None`` if they may not.
-
-        :raises InvalidExtraSpec: if the terms cannot be parsed, or would free no GPU
-        """
-        return Preemptible.of(self.extra_specs, self.on_stop)
-
-    @property
-    def is_preemptible(self) -> bool:
-        """Whether the flavor has ``gpu:preemptible``, even with an invalid value."""
-        return names.PREEMPTIBLE in self.extra_specs
-
     def check_guest_options(self) -> None:
         """Refuse invalid values of ``gpu:option_rom`` and ``gpu:guest_topology``.
 
@@ -343,16 +330,6 @@ class FlavorRequest:
         except exception.InvalidExtraSpec:
             return False
         return value is OnStop.RELEASE
-
-    @functools.cached_property
-    def on_stop_move(self) -> bool:
-        """The value of ``gpu:on_stop_move``, false if the flavor does not set it.
-
-        It says whether an instance that gave its GPUs back may start on another host.
-
-        :raises InvalidExtraSpec: if the flavor's value is not a boolean
-        """
-        return parsers.parse_switch(names.ON_STOP_MOVE, self.extra_specs, otherwise=False)
 
     @property
     def is_isolated(self) -> bool:

@@ -4,15 +4,14 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import re
 from collections.abc import Iterator, Mapping
 
-from nova_gpu.core import exception, names
-from nova_gpu.core.flavor import extra_spec, parsers, preemptible, query, request_group
+from nova_gpu.core import exception, extensions, names
+from nova_gpu.core.flavor import extra_spec, parsers, query, request_group
 from nova_gpu.core.flavor.request import FlavorRequest
 
-# Valid values of properties without which a preemptible instance would keep its GPUs.
-_GIVING_BACK = {names.ON_STOP: parsers.OnStop.RELEASE, names.ON_PREEMPT: preemptible.End.DELETE}
 _NAMESPACE = f"{names.MODEL.partition(':')[0]}:"
 # The cutoff of difflib: it finds gpu, gpu_archs and hypervisors, but not hypervisor_version and
 # cpu_arch, which are others' properties.
@@ -29,6 +28,15 @@ def is_own(key: str) -> bool:
     return key in extra_spec.NAMES or key.startswith(_NAMESPACE)
 
 
+def unknown(extra_specs: Mapping[str, str]) -> exception.InvalidExtraSpec | None:
+    """Return an error for a ``gpu:`` property that neither nova-gpu nor an extension has."""
+    for key, value in extra_specs.items():
+        if key.startswith(_NAMESPACE) and key not in extra_spec.NAMES:
+            reason = f"it is misspelt, or {_not_installed()}"
+            return exception.InvalidExtraSpec(key, value, reason, "the flavor without it")
+    return None
+
+
 def mistakes(flavor: FlavorRequest) -> list[str]:
     """Return one text for each mistake: the property, its value, the reason, what is allowed.
 
@@ -41,22 +49,27 @@ def mistakes(flavor: FlavorRequest) -> list[str]:
 def _unreadable(flavor: FlavorRequest) -> Iterator[str]:
     """Yield one text for each property that the scheduler or the host would refuse.
 
-    After each error the check is repeated without the property that caused it.
+    After each error the check is repeated without the property that caused it. Contradictions are
+    looked for in the whole flavor, so that one with such a property is no second mistake.
     """
+    known = set()
+    for error in itertools.chain(_errors(flavor), extra_spec.contradictions(flavor.extra_specs)):
+        if error.key not in known:
+            known.add(error.key)
+            yield _told(error.key, error.value, f"{error.reason}; allowed: {error.allowed}")
+
+
+def _errors(flavor: FlavorRequest) -> Iterator[exception.InvalidExtraSpec]:
     while True:
         try:
             _check(flavor)
             return
         except exception.InvalidExtraSpec as error:
-            yield _told(error.key, error.value, f"{error.reason}; allowed: {error.allowed}")
+            yield error
             wrong = error.key
         rest = dict(flavor.extra_specs)
         if rest.pop(wrong, None) is None:
             return  # of what was spelled out of several properties
-        if wrong == names.PREEMPTIBLE:
-            rest.pop(names.ON_PREEMPT, None)
-        elif wrong in _GIVING_BACK and names.PREEMPTIBLE in rest:
-            rest[wrong] = _GIVING_BACK[wrong]
         left = FlavorRequest(rest)
         if flavor.asks_for_gpus and not left.asks_for_gpus:
             # Otherwise all properties that describe GPUs would become errors too.
@@ -75,8 +88,9 @@ def _check(flavor: FlavorRequest) -> None:
     for request in flavor.requests:
         spelled_out = query.extra_specs(spelled_out, request, ()) or spelled_out
     flavor.check_guest_options()
-    extra_spec.MOVE.of(flavor.extra_specs)
-    _ = flavor.on_stop, flavor.on_stop_move, flavor.preemptible
+    _ = flavor.on_stop
+    for word in extra_spec.OF_EXTENSIONS:
+        word.of(flavor.extra_specs)
 
 
 def _misspelt(extra_specs: Mapping[str, str]) -> Iterator[str]:
@@ -90,6 +104,8 @@ def _misspelt(extra_specs: Mapping[str, str]) -> Iterator[str]:
             yield _told(key, value, f"unknown property; did you mean {names.GPUS}?")
         elif key.startswith(_NAMESPACE) or (alike and ":" not in key):
             hint = f"did you mean {alike[0]}?" if alike else f"there are: {', '.join(_ours())}"
+            if key.startswith(_NAMESPACE):
+                hint += f"; or {_not_installed()}"
             yield _told(key, value, f"unknown property; {hint}")
 
 
@@ -108,6 +124,11 @@ def _uncounted(extra_specs: Mapping[str, str]) -> Iterator[str]:
 
 def _told(key: str, value: str, text: str) -> str:
     return f"{key}={value!r}: {text}"
+
+
+def _not_installed() -> str:
+    installed = ", ".join(extensions.names()) or "none"
+    return f"its extension is not installed (installed: {installed})"
 
 
 def _ours() -> list[str]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nova_gpu.core.flavor import extra_spec
-from nova_gpu.core.flavor.extra_spec import Facts
+from nova_gpu.core.flavor.declaration import Facts
 from nova_gpu.core.flavor.placement_policy import Topology
 from nova_gpu.core.flavor.request import GPURequest, VGPURequest
 from nova_gpu.core.flavor.request_group import GroupRequest

@@ -16,7 +16,7 @@ from nova_gpu.core.flavor import summary
 from nova_gpu.core.flavor.request import GPURequest, Request
 from nova_gpu.core.flavor.request_group import GroupRequest
 from nova_gpu.core.guest import machine_types
-from nova_gpu.core.placement import inventory
+from nova_gpu.core.placement import closing_trait, inventory
 from nova_gpu.core.placement.inventory import Offer
 from nova_gpu.core.topology import affinity
 from nova_gpu.core.topology.affinity import Counts, Policy
@@ -36,14 +36,7 @@ _CLOSED = {
         "take no new instance: their compute service is down",
         "takes no new instance: its compute service is down",
     ),
-    names.DRAINED: (
-        "are drained and take no new instance with GPUs",
-        "is drained: it takes no new instance with GPUs",
-    ),
-    names.KEPT_UNTIL: (
-        "keep them from preemptible instances now",
-        "keeps its GPUs from preemptible instances now",
-    ),
+    **{trait.name: (trait.hosts, trait.host) for trait in closing_trait.declared()},
     names.DISABLED: (
         "take no new instance: their compute service is disabled",
         "takes no new instance: its compute service is disabled",
@@ -282,7 +275,7 @@ def too_few(request: Request, instances: int, most: int | None) -> Reason | None
 def closed(request: Request, prefix: str, *, bound: bool = False) -> Reason:
     """Return a reason that says: only hosts that are closed to the request have free GPUs.
 
-    :param prefix: the prefix of the traits that close them, such as DRAINED, or DOWN
+    :param prefix: the prefix of the traits that close them, such as DISABLED, or DOWN
     """
     hosts, host = _CLOSED[prefix]
     if bound:

@@ -6,7 +6,6 @@ It is made when an instance starts that has none. Placement has the allocation c
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -14,17 +13,17 @@ from nova import context as nova_context
 from nova import objects
 from oslo_utils import timeutils
 
-from nova_gpu.core import device, exception, names
+from nova_gpu.core import device, exception, extensions, names
 from nova_gpu.core.flavor import query, request_group, summary
 from nova_gpu.core.flavor.request import FlavorRequest, Request
 from nova_gpu.core.model import GroupKey
-from nova_gpu.core.placement import reserved_hosts
+from nova_gpu.core.placement import closing_trait
 from nova_gpu.virt.inventory import placement_client
 from nova_gpu.virt.inventory.placement_client import Amounts
 
 _MOST_CANDIDATES = 64
 _ELSEWHERE = "start it when some are free, or have it come to another host: shelve and unshelve it"
-_MOVES = "openstack gpu start has it come to another host; or start it when some are free here"
+_REMEDIES = extensions.load("nova_gpu.start_remedies")
 
 
 def choose(
@@ -59,19 +58,15 @@ def choose(
 
 
 def _refuse_closed(client: Any, node: str, request: FlavorRequest, remedy: str) -> None:
-    """Refuse a start on a drained host, and of a preemptible instance on a reserved host.
+    """Refuse a start on a host that is closed to the flavor's instances.
 
     :param node: the uuid of the compute node
     :raises NoneFree: if the start is refused
     """
     traits = placement_client.get(client, f"/resource_providers/{node}/traits")["traits"]
-    if names.DRAINED in traits:
-        raise exception.NoneFree("its host is drained", remedy)
-    if request.is_preemptible and reserved_hosts.in_force(traits, timeutils.utcnow()):
-        raise exception.NoneFree(
-            "its host's GPUs are reserved for instances that are not preemptible, for now",
-            remedy,
-        )
+    for trait in closing_trait.declared():
+        if trait.closes(request.extra_specs) and trait.in_force(traits, timeutils.utcnow()):
+            raise exception.NoneFree(trait.at_start, remedy)
 
 
 def _none_free(
@@ -102,9 +97,8 @@ def _none_free(
 
 def _remedy(request: FlavorRequest) -> str:
     """Return the text for the user about what to do if the host has too few free GPUs."""
-    with contextlib.suppress(exception.InvalidExtraSpec):
-        return _MOVES if request.on_stop_move else _ELSEWHERE
-    return _ELSEWHERE
+    remedies = (remedy(request.extra_specs) for remedy in _REMEDIES)
+    return next(filter(None, remedies), _ELSEWHERE)
 
 
 def _candidates(

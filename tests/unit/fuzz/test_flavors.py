@@ -8,7 +8,15 @@ from nova import exception as nova_exception
 
 from nova_gpu.api import extra_spec_validators
 from nova_gpu.core import exception, names
-from nova_gpu.core.flavor import condition, parsers, query, request, request_group, validation
+from nova_gpu.core.flavor import (
+    condition,
+    extra_spec,
+    parsers,
+    query,
+    request,
+    request_group,
+    validation,
+)
 from tests.fixtures.bases import fuzz as base
 
 _OPERATORS = ["=", "==", ">=", "!=", "<=", "s==", "s!=", "s<", "<in>", "<or>", "<all-in>"]
@@ -31,13 +39,7 @@ _TRAITS = st.sampled_from(
     ]
 )
 _KEYS = (
-    st.sampled_from(
-        [
-            *(names.GPUS, names.GPU_ARCH, names.HYPERVISOR, names.HYPERVISOR_TYPE),
-            *(names.OPTION_ROM, names.MODEL, names.MEMORY_MIB, names.TOPOLOGY, names.MOVE),
-            *(names.VGPUS, names.VGPU_TYPE, names.HEADS),
-        ]
-    )
+    st.sampled_from(extra_spec.NAMES)
     | _SUFFIX.map(lambda suffix: f"resources{suffix}:PGPU")
     | st.sampled_from(["resources:VCPU", "resources:VGPU", "group_policy", "hw:mem_page_size"])
     | st.tuples(_SUFFIX, _TRAITS).map(lambda pair: f"trait{pair[0]}:{pair[1]}")

@@ -44,8 +44,6 @@ class PropertiesTest(unittest.TestCase):
             (({"gpus": 2}, {}, {"resources1:PGPU": "1"}), "says 3"),
             (({"gpus": 1}, {"vgpu_type": "nvidia-35"}, {}), "asks for no vGPU"),
             (({"vgpus": 1}, {"gpu:memory_mib": "4 GiB"}, {}), "4 GiB"),
-            (({"gpus": 1}, {}, {"gpu:preemptible": "1h"}), "would keep its GPUs"),
-            (({"gpus": 1}, {"gpu:on_preempt": "delete"}, {}), "may not be taken"),
             (({"gpus": None, "vgpus": None}, {"gpu_arch": "fermi"}, {}), "--gpus, --vgpus or both"),
         ):
             with (

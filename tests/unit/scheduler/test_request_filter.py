@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import datetime
-from typing import Any, ClassVar
+from typing import Any
 from unittest import mock
 from urllib import parse
 
@@ -13,10 +12,9 @@ from nova import exception as nova_exception
 from nova import objects, test
 from nova.scheduler import request_filter, utils
 from nova.scheduler.client import report
-from oslo_utils import timeutils
 from oslo_utils.fixture import uuidsentinel as uuids
 
-from nova_gpu.core.placement import reserved_hosts
+from nova_gpu.core import exception
 from nova_gpu.scheduler import placement, requested_gpus
 from nova_gpu.scheduler.request_filter import gpu_candidates_filter, gpu_request_filter
 from tests.fixtures.bases.request_filter import RequestFilterTestCase
@@ -66,9 +64,8 @@ class QueryTest(RequestFilterTestCase):
                 "resources": "DISK_GB:10,MEMORY_MB:512,VCPU:1",
                 "resources_nova_gpu": "PGPU:2",
                 "required_nova_gpu": f"CUSTOM_GPU,{FERMI},CUSTOM_GPU_HYPERVISOR_LXC",
-                "root_required": "!CUSTOM_GPU_DRAINED",
             },
-            dict(parse.parse_qsl(query)),
+            {key: value for key, value in parse.parse_qsl(query) if key != "root_required"},
         )
 
     def test_a_second_time_changes_nothing(self) -> None:
@@ -91,6 +88,15 @@ class QueryTest(RequestFilterTestCase):
                 self.assertFalse(gpu_request_filter(self.context, spec))
                 self.assertFalse(gpu_candidates_filter(self.context, spec))
                 self.assertEqual(specs, spec.flavor.extra_specs)
+
+    def test_a_word_that_no_extension_has(self) -> None:
+        specs = {"gpus": "= 2", "gpu:of_an_extension": "1"}
+        found = mock.patch.object(requested_gpus, "instance_with_flavor")
+        with found as instance_with_flavor:
+            self.taken(self.run_filter(specs))  # An instance goes on, and may move.
+            instance_with_flavor.return_value = None
+            said = "gpu:of_an_extension='1': it is misspelt, or its extension is not installed"
+            self.assertIn(f"{exception.FINAL}flavor property {said}", self.refusal(specs))
 
     def test_they_run_first_and_last_and_once(self) -> None:
         import nova_gpu.scheduler.filters  # noqa: F401
@@ -159,7 +165,7 @@ class ReasonTest(RequestFilterTestCase):
             ):
                 self.assertIn(part, self.refusal(specs, **kwargs))
                 self.assertLess(sent.call_count, 12)
-        self.placement.drain(host, "COMPUTE_STATUS_DISABLED")
+        self.placement.mark(host, "COMPUTE_STATUS_DISABLED")
         spec = request_spec({"gpus": "1"})
         spec.root_forbidden.add("COMPUTE_STATUS_DISABLED")
         self.check(spec, "free only on hosts that take no new instance: their compute service is")
@@ -280,73 +286,6 @@ class ReasonTest(RequestFilterTestCase):
         text = self.refusal({"gpus": "2"})
         for part in ("secret-host", host, group, "other"):
             self.assertNotIn(part, text)
-
-
-class DrainedTest(RequestFilterTestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.first = self.placement.add_host("host1")
-        self.of_first = self.placement.add_group(self.first, 8)
-        self.of_second = self.placement.add_group(self.placement.add_host("host2"), 8)
-        self.vgpus = self.placement.add_vgpus(self.first, 4, "nvidia-35")
-
-    def test_no_candidate_there_for_gpus_or_vgpus(self) -> None:
-        self.placement.drain(self.first)
-        self.assertEqual({self.of_second}, self.taken(self.run_filter({"gpus": "= 2"})))
-        self.assertEqual({self.of_second}, self.taken(self.run_filter({"resources:PGPU": "2"})))
-        self.assertIn(
-            "Scheduling failed: 1 vGPU asked for is free only on hosts that are drained",
-            self.refusal({"vgpus": "1"}),
-        )
-        self.assertEqual(2, len(self.candidates(self.run_filter({}))))
-
-    def test_trait_that_somebody_deletes(self) -> None:
-        self.run_filter({"gpus": "= 2"})
-        gone = self.placement.api.delete("/traits/CUSTOM_GPU_DRAINED", version="1.36")
-        self.assertEqual(204, gone.status)
-        spec = self.run_filter({"gpus": "= 2"})
-        self.assertEqual({self.of_first, self.of_second}, self.taken(spec))
-
-    def test_is_put_to_placement_once(self) -> None:
-        put: list[str] = []
-        real = report.SchedulerReportClient.put
-
-        def counting(this: report.SchedulerReportClient, url: str, *args: Any, **kw: Any) -> Any:
-            put.append(url)
-            return real(this, url, *args, **kw)
-
-        self.useFixture(fixtures.MockPatchObject(report.SchedulerReportClient, "put", counting))
-        for _ in range(3):
-            self.run_filter({"gpus": "= 2"})
-        self.assertEqual(["/traits/CUSTOM_GPU_DRAINED"], put)
-
-    def test_where_placement_does_not_take_it(self) -> None:
-        """Nobody knows then which hosts are drained."""
-
-        def fail(*args: Any, **kwargs: Any) -> Any:
-            raise ks_exc.ConnectFailure
-
-        self.useFixture(fixtures.MockPatchObject(report.SchedulerReportClient, "put", fail))
-        self.assertIn("Placement does not say which GPUs", self.refusal({"gpus": "= 2"}))
-
-
-class KeptTest(RequestFilterTestCase):
-    """Hosts whose GPUs are for who is not preemptible"""
-
-    SPOT: ClassVar = {"gpus": "= 2", "gpu:preemptible": "30m", "gpu:on_preempt": "delete"}
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.first = self.placement.add_host("host1")
-        self.of_first = self.placement.add_group(self.first, 8)
-        self.until = timeutils.utcnow().replace(microsecond=0) + datetime.timedelta(minutes=10)
-        self.placement.drain(self.first, reserved_hosts.trait(self.until))
-
-    def test_until_the_time_is_over(self) -> None:
-        """Whoever set the trait, and is gone"""
-        timeutils.set_time_override(self.until)
-        self.addCleanup(timeutils.clear_time_override)
-        self.assertEqual({self.of_first}, self.taken(self.run_filter(self.SPOT)))
 
 
 class NeverTooStrictTest(RequestFilterTestCase):

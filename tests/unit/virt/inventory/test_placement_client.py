@@ -1,21 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import datetime
 import types
 import unittest
 from typing import Any
 from unittest import mock
 
 from nova import objects
-from oslo_utils import timeutils
 
-from nova_gpu.core import exception, names
-from nova_gpu.core.placement import reserved_hosts
+from nova_gpu.core import exception
 from nova_gpu.virt.inventory import counting, placement_client
 from nova_gpu.virt.inventory.placement_client import Written
-from tests.fixtures.bases.compute import ONE, TWO
-from tests.fixtures.bases.stops import RELEASES, StartsTestCase
+from tests.fixtures.bases.stops import StartsTestCase
 from tests.fixtures.counted import NODE, Placement
 
 GROUP, OTHER = "group", "another group"
@@ -91,22 +87,6 @@ class ChooseTest(StartsTestCase):
         self.placement.counted[OTHER] = {self.group: {"resources": {"PGPU": 1}}}
         refused = self.assertRefused("at most 1 free on its host")
         self.assertIn(f"in use by {OTHER}", str(refused))
-
-    def test_drained(self) -> None:
-        self.placement.node_traits = {names.DRAINED}
-        self.assertRefused("its host is drained; start it when some are free, or have it come")
-        for word, said in (("true", "openstack gpu start has it come"), ("perhaps", "shelve and")):
-            self.instance.flavor.extra_specs = RELEASES | {"gpu:on_stop_move": word}
-            self.assertRefused(said)
-
-    def test_kept_for_who_is_not_preemptible(self) -> None:
-        until = timeutils.utcnow() + datetime.timedelta(minutes=10)
-        self.placement.node_traits = {reserved_hosts.trait(until)}
-        self.instance.flavor.extra_specs = RELEASES | {"gpu:preemptible": "1h"}
-        self.assertRefused("instances that are not preemptible, for now; start it when")
-        self.instance.flavor.extra_specs = RELEASES
-        self.counting.count(self.instance)
-        self.assertEqual([ONE, TWO], self.has(self.instance))
 
     def test_other_than_the_image_wants(self) -> None:
         wanted = {"traits_required": ["CUSTOM_GPU_ARCH_FERMI"]}

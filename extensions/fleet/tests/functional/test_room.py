@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``openstack gpu plan``, ``gpu drain`` and ``gpu defrag``, and what Nova does with their moves."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from osc_gpu import capacity, providers
+from osc_gpu_fleet import move_commands
+from tests.functional import base, room, sdk
+
+
+class RoomTest(room.RoomTestBase):
+    def places(self) -> int:
+        return sum(row[1] for row in self.values(capacity.ShowCapacity, "eight"))
+
+    def move(self, row: tuple[object, ...]) -> None:
+        """As an operator does what the plan says"""
+        _, uuid, _, source, destination, _, _, command = row
+        self.assertEqual(
+            f"openstack --os-compute-api-version 2.56 server migrate --host {destination} {uuid}",
+            command,
+        )
+        server = {"id": uuid}
+        self.assertEqual(source, self.host_of(server))
+        self.admin_api.post_server_action(str(uuid), {"migrate": {"host": destination}})
+        self._wait_for_state_change(server, "VERIFY_RESIZE")
+        self.assertEqual(0, self.places(), "until it is confirmed the source keeps its GPU")
+        self.confirm(server, source=str(source))
+
+    def test_moves_that_make_place(self) -> None:
+        self.assertEqual(0, self.places())
+        (row,) = self.values(move_commands.MakePlace, "eight")
+        self.assertEqual(("yields", "host1", "host2", "frees 1 of host1"), (row[2], *row[3:6]))
+        self.documented("plan", move_commands.MakePlace, "eight")
+        self.documented("drain", move_commands.Drain, "host1")
+        self.assertEqual([row], self.values(move_commands.Defragment))
+        self.assertEqual([row], self.values(move_commands.Defragment, "--flavor", "eight"))
+        _, printed, _ = sdk.shown(self, move_commands.MakePlace, "eight", "-f", "json")
+        self.assertEqual(["yields"], [each["Name"] for each in json.loads(printed)])
+        # Nothing was moved by any of these.
+        self.assertGPUs(self.server, [base.FIRST_SOCKET[0]], "host1")
+
+        self.move(row)
+        self.assertEqual({"host2": 1}, self.allocated(self.server))
+        self.assertEqual(1, self.places())
+        for command, *arguments, said in (
+            (move_commands.MakePlace, "eight", "eight: room for 1 now; no move is needed.\n"),
+            (move_commands.Drain, "host1", "host1: no instance has GPUs of it.\n"),
+            (move_commands.Defragment, "eight: room for 1 now; no moves make room for more.\n"),
+        ):
+            status, printed, beside = sdk.shown(self, command, *arguments)
+            self.assertEqual((0, "\n", said), (status, printed, beside))
+
+    def apply(self, command: type, *arguments: str) -> tuple[list[tuple[Any, ...]], str]:
+        """What is printed by it, and beside it"""
+        taken, said = sdk.run(self, command, *arguments, "--apply")
+        return list(taken[1]), said
+
+    def test_what_no_moves_make_room_for(self) -> None:
+        nine = self.flavor("nine", gpus="9")
+        self.assertIn("no host has 9 GPUs in service", self.refusal(move_commands.MakePlace, nine))
+
+    def test_applied(self) -> None:
+        (row,), said = self.apply(move_commands.MakePlace, "eight")
+        self.assertEqual(("yields", "host1", "host2"), (row[2], *row[3:5]))
+        self.assertIn(
+            f"step 1 of 1: yields ({self.server['id']}) from host1 to host2; it is shut down, "
+            "moved and started\n",
+            said,
+        )
+        self.assertGPUs(self.server, [base.FIRST_SOCKET[0]], "host2")
+        self.assertEqual(1, self.places())
+        self.assertEqual([], self.apply(move_commands.MakePlace, "eight")[0])
+
+    def listed(self) -> str:
+        (found,) = [row[1] for row in self.values(providers.ListHosts) if row[0] == "host1"]
+        return str(found)
+
+    def test_drained_until_that_is_undone(self) -> None:
+        _, said = self.apply(move_commands.Drain, "host1")
+        self.assertIn(
+            "host1: no new instance gets GPUs of it, until openstack gpu drain host1 --undo\n", said
+        )
+        one = self.gpu_flavor(1)
+        reason = "it is drained"
+        self.assertEqual(reason, self.listed())
+        self.period()
+        self.restart_host("host1")
+        self.period()
+        self.assertEqual(reason, self.listed())
+        refused = "the requested host is drained: it takes no new instance with GPUs"
+        self.assertIn(refused, self.boot_refused(one, host="host1"))
+        plain = self.boot(self.flavor(), host="host1")
+        self.assertEqual(["host2"] * 2, [self.host_of(self.boot(one)) for _ in range(2)])
+        # Nor does one of its own come to have GPUs there.
+        self._resize_server(plain, one)
+        self.assertEqual("host2", self.host_of(plain))
+        self.assertEqual([], self.values(move_commands.MakePlace, one))
+
+        self.assertEqual([], self.values(move_commands.Drain, "host1", "--undo"))
+        self.assertEqual("up", self.listed())
+        self.boot(one, host="host1")
+        refusal = self.refusal(move_commands.Drain, "host1", "--undo", "--apply")
+        self.assertIn("give only one", refusal)
+        self.assertIn("no host called x", self.refusal(move_commands.Drain, "x", "--undo"))
+        self.assertIn(
+            "no host with GPUs is called x", self.refusal(move_commands.Drain, "x", "--apply")
+        )

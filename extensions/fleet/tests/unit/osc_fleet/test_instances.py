@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which modules of a board an instance has; tests/functional/test_fabric.py asks a real Nova."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import unittest
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+from osc_lib import exceptions
+
+from osc_gpu import servers
+from osc_gpu_fleet import instances
+from tests.unit.osc_fleet import fleets
+
+
+class ModulesTest(unittest.TestCase):
+    def test_a_host_that_hangs_is_asked_once(self) -> None:
+        """And the hosts together, as a minute for each of 1,000 would be a day."""
+        all_ask = threading.Barrier(8, timeout=60)
+        asked: list[str] = []
+
+        def hang(connection: Any, server: Any) -> Any:
+            asked.append(server.id)
+            all_ask.wait()
+            raise exceptions.CommandError("no answer within 60 s")
+
+        board = dataclasses.replace(fleets.BOARD, taken=frozenset({1, 2, 3, 4}))
+        group = dataclasses.replace(fleets.host("host", (4, 0)).groups[0], board=board)
+        names = [f"host{number}" for number in range(8)]
+        by_host = {
+            name: [(SimpleNamespace(group=group), {f"{name} {n}": 1 for n in range(4)})]
+            for name in names
+        }
+        known = {
+            uuid: SimpleNamespace(id=uuid, status="ACTIVE")
+            for [(_, held)] in by_host.values()
+            for uuid in held
+        }
+        with mock.patch.object(servers, "cards", hang):
+            self.assertEqual({}, instances._modules(None, by_host, known, names))
+        self.assertEqual(8, len(asked))
