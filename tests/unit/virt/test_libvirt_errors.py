@@ -5,8 +5,10 @@ import contextlib
 import dataclasses
 import pathlib
 import re
+import tempfile
 import unittest
 from typing import ClassVar
+from unittest import mock
 
 import libvirt
 import yaml
@@ -14,7 +16,7 @@ from oslo_utils.fixture import uuidsentinel as uuids
 
 from nova_gpu.core import exception
 from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
-from nova_gpu.virt import libvirt_errors
+from nova_gpu.virt import counters, libvirt_errors
 from tests.fixtures import cards
 
 FIRST = dataclasses.replace(cards.card("0000:01:00.0"), companions=cards.addresses("0000:01:00.1"))
@@ -117,6 +119,20 @@ class TranslatedTest(unittest.TestCase):
         ):
             raise error
         self.assertIs(error, caught.exception.__cause__)
+
+    def test_what_is_not_known_is_counted_and_logged(self) -> None:
+        """So that it can be added."""
+        folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        with (
+            mock.patch.object(counters, "_folder", folder),
+            self.assertLogs("nova_gpu") as log,
+            self.assertRaises(libvirt.libvirtError),
+            libvirt_errors.translated(uuids.instance, CARDS),
+        ):
+            raise libvirt.libvirtError(f"{ENDED}: a text\x1b[2J of no release")
+        self.assertEqual({"UnknownFailure": 1}, counters.read(folder).failures)
+        self.assertIn("does not know: internal error: process exited", log.output[0])
+        self.assertIn("a text\ufffd[2J of no release. If", log.output[0])
 
     def test_what_is_not_translated_passes(self) -> None:
         for error in (libvirt.libvirtError(ENDED), ValueError(IN_USE)):
