@@ -10,6 +10,7 @@ The module imports the standard library only, because scripts that a guest waits
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -189,6 +190,10 @@ def device(path: str) -> Number | None:
     if _libc.statx(_AT_FDCWD, os.fsencode(path), flags, _STATX_TYPE, result):
         if (code := ctypes.get_errno()) == errno.EPERM:
             raise PermissionError(code, os.strerror(code), path)
+        if code == errno.EACCES:
+            # The kernel refuses the link itself, or a FUSE file system of another user the file.
+            with contextlib.suppress(*ENDED):
+                os.readlink(path)
         return None
     structure, offset = _MODE
     if not stat.S_ISCHR(*structure.unpack_from(result, offset)):

@@ -5,8 +5,10 @@ import contextlib
 import dataclasses
 import pathlib
 import re
+import tempfile
 import unittest
 from typing import ClassVar
+from unittest import mock
 
 import libvirt
 import yaml
@@ -14,7 +16,7 @@ from oslo_utils.fixture import uuidsentinel as uuids
 
 from nova_gpu.core import exception
 from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
-from nova_gpu.virt import libvirt_errors
+from nova_gpu.virt import counters, libvirt_errors
 from tests.fixtures import cards
 
 FIRST = dataclasses.replace(cards.card("0000:01:00.0"), companions=cards.addresses("0000:01:00.1"))
@@ -26,6 +28,7 @@ MDEV, VF = Slot.parse("0000:3b:00.0/nvidia-63/0"), Slot.parse("0000:3b:00.5/vf/0
 TEXTS = yaml.safe_load((pathlib.Path(__file__).parent / "libvirt_errors.yaml").read_text())
 IN_USE = TEXTS["devices"]["another domain has it"][0]
 ENDED = "internal error: process exited while connecting to monitor"
+REFUSED = "error getting device from group 5: Input/output error"
 
 
 def said(*kinds: str) -> list[tuple[str, str]]:
@@ -58,7 +61,7 @@ class TranslateTest(unittest.TestCase):
         names = libvirt_errors.names(uuids.instance, (MDEV, VF))
         uuid = device_uuid(uuids.instance, MDEV)
         for failure in (
-            "error getting device from group 5: Input/output error",
+            REFUSED,
             "error getting device from group 5: Connection timed out",
             "failed to read device config space: Bad address",
         ):
@@ -76,15 +79,15 @@ class TranslateTest(unittest.TestCase):
         names = libvirt_errors.names(uuids.instance, (MDEV, VF))
         uuid = device_uuid(uuids.instance, MDEV)
         for message, slot in (
-            (f"vfio {uuid}: error getting device from group 5: Input/output error", MDEV),
+            (f"vfio {uuid}: {REFUSED}", MDEV),
             (f"mediated device {uuid} is in use by driver QEMU, domain other", MDEV),
-            ("vfio 0000:3b:00.5: error getting device from group 5: Input/output error", VF),
+            (f"vfio 0000:3b:00.5: {REFUSED}", VF),
         ):
             with self.subTest(message=message):
                 found = libvirt_errors.translate(message, names)
                 assert found is not None
                 self.assertEqual(str(slot), found.address)
-        others = f"vfio {uuids.mdev}: error getting device from group 5: Input/output error"
+        others = f"vfio {uuids.mdev}: {REFUSED}"
         self.assertIsNone(libvirt_errors.translate(others, names))
 
     def test_said_of_host_and_request(self) -> None:
@@ -117,6 +120,37 @@ class TranslatedTest(unittest.TestCase):
         ):
             raise error
         self.assertIs(error, caught.exception.__cause__)
+
+    def test_what_is_not_known_is_counted_and_logged(self) -> None:
+        """So that it can be added."""
+        folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        with (
+            mock.patch.object(counters, "_folder", folder),
+            self.assertLogs("nova_gpu") as log,
+            self.assertRaises(libvirt.libvirtError),
+            libvirt_errors.translated(uuids.instance, CARDS),
+        ):
+            raise libvirt.libvirtError(f"{ENDED}: a text\x1b[2J of no release")
+        self.assertEqual({"UnknownFailure": 1}, counters.read(folder).failures)
+        self.assertIn("does not know: internal error: process exited", log.output[0])
+        self.assertIn("a text\ufffd[2J of no release. If", log.output[0])
+
+    def test_the_journal_of_nvidias_manager(self) -> None:
+        """It is quoted for the administrator, and not for the tenant."""
+        text = f"vfio {device_uuid(uuids.instance, MDEV)}: {REFUSED}"
+        for answer, quoted in (
+            (["error: no framebuffer"], "error: no framebuffer"),
+            ([], "its journal has nothing since the start began"),
+            (OSError("no journalctl"), "its journal cannot be read from here: no journalctl"),
+        ):
+            with (
+                mock.patch("nova_gpu.privsep.vgpu.manager_errors", side_effect=[answer]),
+                self.assertRaises(exception.DeviceUnavailable) as caught,
+                libvirt_errors.translated(uuids.instance, [MDEV]),
+            ):
+                raise libvirt.libvirtError(text)
+            self.assertIn(quoted, str(caught.exception))
+            self.assertNotIn(quoted, caught.exception.user_text)
 
     def test_what_is_not_translated_passes(self) -> None:
         for error in (libvirt.libvirtError(ENDED), ValueError(IN_USE)):

@@ -105,8 +105,10 @@ class MayBeLeftTest(base.BaseTestCase):
             found = guest_processes.computing(device, self.roots, UIDS, 60)
             self.assertEqual(pids, sorted(process.pid for process in found))
         (self.roots.proc / "702/status").unlink()
+        (self.roots.proc / "701/cmdline").write_bytes(b"a\x1b[2K\n\xff\0-b\0")
         (found,) = guest_processes.computing(card, self.roots, UIDS, 60)
-        self.assertEqual("? (pid 701): NVIDIA's driver says that it computes there", str(found))
+        text = "a\ufffd[2K \ufffd -b (pid 701): NVIDIA's driver says that it computes there"
+        self.assertEqual(text, str(found))
 
     def test_others_are_hidden(self) -> None:
         (self.roots.proc / "1/status").unlink()
@@ -190,10 +192,8 @@ class EndTest(HostTestCase):
         group.enter(holder.pid)
         self.assertEnds(holder)
 
-    def test_by_a_daemon_that_proc_hides_it_from(self) -> None:
-        """A /proc with hidepid and a group, as guides to hardening have it, and the capabilities of
-        nova-compute's privileged process."""
-        holder = self.hold("file = open('/dev/full')")
+    def end_by(self, *command: str, first: str = "") -> str:
+        """Do it in a process that *command* starts and that does *first*; return what it finds."""
         code = f"""
 import pathlib
 from oslo_privsep import capabilities as caps
@@ -203,18 +203,36 @@ from nova_gpu.host.container import guest_processes
 from nova_gpu.host.pci import discovery
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio.binding import Means
-kept = [caps.CAP_CHOWN, caps.CAP_DAC_OVERRIDE, caps.CAP_DAC_READ_SEARCH, caps.CAP_FOWNER,
-        caps.CAP_NET_ADMIN, caps.CAP_SYS_ADMIN]
-caps.drop_all_caps_except(kept, kept, [])
+{first}
 roots = Roots(sysfs=pathlib.Path({str(self.host.roots.sysfs)!r}), proc=pathlib.Path("{self.proc}"))
 gpu = discovery.card_at(model.PciAddress.parse({self.CARD!r}), roots)
 print(guest_processes.end(gpu, Means(roots, pathlib.Path("/nowhere"), 60), [({self.uid}, 1000)]))
 """
+        run = [*command, sys.executable, "-c", code]
+        done = subprocess.run(run, check=False, capture_output=True, text=True)
+        return done.stdout or done.stderr
+
+    def test_by_a_daemon_that_proc_hides_it_from(self) -> None:
+        """A /proc with hidepid and a group, as guides to hardening have it, and the capabilities of
+        nova-compute's privileged process."""
+        holder = self.hold("file = open('/dev/full')")
         shell = f'mount -t proc -o hidepid=2,gid=65533 proc {self.proc} && exec "$@"'
-        command = ["unshare", "-m", "sh", "-c", shell, "sh", sys.executable, "-c", code]
-        done = subprocess.run(command, check=False, capture_output=True, text=True)
-        self.assertIn(f"pid={holder.pid}", done.stdout, done.stderr)
+        drop = """
+kept = [caps.CAP_CHOWN, caps.CAP_DAC_OVERRIDE, caps.CAP_DAC_READ_SEARCH, caps.CAP_FOWNER,
+        caps.CAP_NET_ADMIN, caps.CAP_SYS_ADMIN]
+caps.drop_all_caps_except(kept, kept, [])
+"""
+        found = self.end_by("unshare", "-m", "sh", "-c", shell, "sh", first=drop)
+        self.assertIn(f"pid={holder.pid}", found)
         self.assertEqual(-9, holder.process.wait(60))
+
+    def test_what_cannot_be_read_has_not_ended(self) -> None:
+        """In a container root may lack the right to look into processes."""
+        holder = self.hold("file = open('/dev/full')")
+        found = self.end_by("setpriv", "--bounding-set", "-sys_ptrace", "--inh-caps=-all")
+        self.assertIn(f"([], [Process(pid={holder.pid}, ", found)
+        self.assertIn("what it has open cannot be read", found)
+        self.assertIsNone(holder.process.poll())
 
     def test_computing_where_proc_hides_it(self) -> None:
         """nova-compute has no rights of root, and takes it for a guest's."""

@@ -80,16 +80,19 @@ class TestProcesses(base.BaseTestCase):
     def process(self, pid: int, name: str, group: str) -> None:
         (self.proc / str(pid)).mkdir()
         (self.proc / str(pid) / "cgroup").write_text(f"5:devices:{group}\n")
-        status = f"Name:\t{name}\nState:\tD (disk sleep)\n".encode()
+        status = f"Name:\t{name}\nState:\tD (disk sleep)\n".encode(errors="surrogateescape")
         (self.proc / str(pid) / "status").write_bytes(status)
 
     def test_of_the_guest_alone(self) -> None:
         self.process(11, "init", "/machine/lxc-10-instance-00000001.libvirt-lxc")
-        self.process(12, "a (b) c", "/machine.slice/machine-lxc\\x2d10\\x2dinstance.scope/libvirt")
+        self.process(
+            12, "(b)\x1b[2K\udcff", "/machine.slice/machine-lxc\\x2d10\\x2dinstance.scope/libvirt"
+        )
         self.process(13, "neighbours", "/machine/lxc-101-instance-00000002.libvirt-lxc")
         self.process(14, "hosts", "/")
         (self.proc / "15").mkdir()  # It ends while it is read.
 
         found = sorted(container_domain.processes(10, self.proc))
 
-        self.assertEqual(["a (b) c (pid 12, state D)", "init (pid 11, state D)"], found)
+        name = "(b)\ufffd[2K\ufffd"
+        self.assertEqual([f"{name} (pid 12, state D)", "init (pid 11, state D)"], found)
