@@ -83,9 +83,9 @@ def _none_free(
         if device.resource_class_of(key) == resource_class:
             url = f"/resource_providers/{uuid}"
             inventories = placement_client.get(client, f"{url}/inventories")["inventories"]
-            offered = inventories.get(resource_class, {"total": 0, "reserved": 0})
+            inventory = inventories.get(resource_class, {"total": 0, "reserved": 0})
             used = placement_client.get(client, f"{url}/usages")["usages"].get(resource_class, 0)
-            most = max(most, offered["total"] - offered["reserved"] - used)
+            most = max(most, inventory["total"] - inventory["reserved"] - used)
             allocated = client.get_allocations_for_resource_provider(context, uuid)
             holders |= allocated.allocations.keys()
     return exception.NoneFree(
