@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tests.functional import pinned
 from tests.matrix import clouds
 
 ALL_KINDS = tuple(clouds.KINDS)
@@ -37,7 +38,7 @@ FLAVORS: Mapping[str, Flavor] = {
         lambda cloud, count: cloud.counted(count) | {"gpu:on_stop": "release"}
     ),
     "preemptible": Flavor(lambda cloud, count: cloud.words(count) | {"gpu:preemptible": "0s"}),
-    "cells": Flavor(lambda cloud, count: cloud.words(count) | {"hw:numa_nodes": "1"}, ON_KVM),
+    "pinned": Flavor(lambda cloud, count: cloud.words(count) | pinned.WORDS, ON_KVM),
 }
 
 
