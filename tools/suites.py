@@ -126,6 +126,7 @@ SUITES = {
     ),
     "moves": Suite((_VFIO,), "vm", "-k", long=""),
     "bars": Suite((_VFIO,), "vm", "-k", long=""),
+    "numa": Suite((_VFIO,), "vm", "-k", long=""),
     "takeover": Suite((f"{_VFIO} --limit-s 4500",), "vm", "-k", long=""),
     "unit": Suite((_stestr("unit"),), pick="", short=""),
     "matrix": Suite(

@@ -69,7 +69,7 @@ LONG = (
     Part("vm-debian-12", 12, "tools/test vfio", is_nightly=True),
     Part("takeover", 13, "tools/test -k .ThereAndBackTest takeover", is_nightly=True),
     Part("takeover-reported", 13, "tools/test -k .ReportedTest takeover"),
-    Part("bars", 13, "tools/test bars", is_nightly=True),
+    Part("bars", 13, "tools/test bars numa", is_nightly=True),
     Part("machine", 13, "tools/test lxc guide", is_nightly=True),
     Part("crash", 13, "tools/test --seed {seed} crash", is_nightly=True),
     Part("takeovers", 13, "tools/test --seed {seed} takeovers"),

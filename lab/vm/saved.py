@@ -39,8 +39,9 @@ def build(state: pathlib.Path, made: vm.VM, module: str) -> vm.VM:
         with steps.step(f"VM of {debian.codename()} that has imported Nova"):
             _save(prepared, folder)
 
-    # One of a pair has a device more.
-    kind = f"{debian.codename()}-{'joined' if made.line else 'saved'}"
+    # One of a pair has a device more, and one with two processors a further one.
+    variant = "joined" if made.line else "saved" if made.processors == 1 else "numa"
+    kind = f"{debian.codename()}-{variant}"
     folder = build_cache.made(state, kind, key, make)
     build_cache.prune(state, {folder})
     return dataclasses.replace(made, saved=folder)

@@ -14,8 +14,8 @@ from lab.vm import build_cache, cards, debian, environment, system
 
 # The state of a saved VM, and its changes to its disk.
 STATE, OVERLAY = "state", "system.qcow2"
-# The memory of the second NUMA node, which has no processor.
-_OTHER_NODE_MIB = 256
+# The memory of the second NUMA node, which has no processor, or one of two.
+_OTHER_NODE_MIB = {1: 256, 2: 1024}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -45,9 +45,10 @@ class Line:
 class VM:
     """A VM: its files and its variants.
 
-    ``name`` is its hostname. ``iommu`` False: the kernel does not use the IOMMU. ``bare``: the VM
-    has neither udev nor libvirtd. ``prepared``: the module that it imports before it is saved.
-    ``saved``: the folder from which it is resumed, made by :mod:`lab.vm.saved`.
+    ``name`` is its hostname. ``processors``: 1, or 2, one on each NUMA node. ``iommu`` False: the
+    kernel does not use the IOMMU. ``bare``: the VM has neither udev nor libvirtd. ``prepared``: the
+    module that it imports before it is saved. ``saved``: the folder from which it is resumed, made
+    by :mod:`lab.vm.saved`.
     """
 
     emulator: pathlib.Path
@@ -56,6 +57,7 @@ class VM:
     tree: pathlib.Path
     name: str = "labvm"
     memory_mib: int = 3072
+    processors: int = 1
     iommu: bool = True
     bare: bool = False
     append: str = ""
@@ -69,12 +71,13 @@ class VM:
         :param out: the folder that the VM can write to
         :param console: the file with the VM's console
         """
+        other_mib = _OTHER_NODE_MIB[self.processors]
         return [
             *(str(self.emulator), "-name", "labvm", "-machine", "q35", "-accel", "tcg"),
             # Without erms the kernel copies and clears eight bytes at a time instead of one.
-            *("-cpu", "max,la57=off,erms=off", "-smp", "1", "-m", str(self.memory_mib)),
-            *_node(0, self.memory_mib - _OTHER_NODE_MIB, ",cpus=0"),
-            *_node(1, _OTHER_NODE_MIB),
+            *("-cpu", "max,la57=off,erms=off", "-smp", str(self.processors)),
+            *("-m", str(self.memory_mib), *_node(0, self.memory_mib - other_mib, ",cpus=0")),
+            *_node(1, other_mib, ",cpus=1" if self.processors > 1 else ""),
             *("-L", "/usr/share/qemu", "-L", "/usr/share/seabios", "-L", "/usr/lib/ipxe/qemu"),
             *("-nodefaults", "-vga", "none", "-display", "none", "-no-reboot"),
             *("-chardev", f"file,id=console,path={console}", "-serial", "chardev:console"),

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from nova_gpu.core.flavor import extra_spec
+from tests.functional import pinned
 from tests.matrix import clouds
 
 ALL_KINDS = tuple(clouds.KINDS)
@@ -41,7 +42,7 @@ FLAVORS: Mapping[str, Flavor] = {
         ("preemptible",) if "gpu:preemptible" in extra_spec.NAMES else (),  # of an extension
         Flavor(lambda cloud, count: cloud.words(count) | {"gpu:preemptible": "0s"}),
     ),
-    "cells": Flavor(lambda cloud, count: cloud.words(count) | {"hw:numa_nodes": "1"}, ON_KVM),
+    "pinned": Flavor(lambda cloud, count: cloud.words(count) | pinned.WORDS, ON_KVM),
 }
 
 

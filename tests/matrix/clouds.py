@@ -12,7 +12,7 @@ from nova import objects
 from nova.tests.functional.api import client
 from oslo_limit import fixture as limit_fixture
 
-from tests.functional import base, divided, kvm, live, mig, profiled
+from tests.functional import base, divided, kvm, live, mig, pinned, profiled
 
 # The limit of a resource class that is not limited
 MANY = 10**6
@@ -36,7 +36,10 @@ class Cloud(live.Moving):
         self.flags(driver="nova.quota.UnifiedLimitsDriver", group="quota")
         self.flags(shelved_offload_time=-1)
         self.flags(long_rpc_timeout=30)  # of a call to a host that is dead
-        classes = ("servers", *(f"class:{name}" for name in ("VCPU", "MEMORY_MB", "DISK_GB")))
+        classes = (
+            "servers",
+            *(f"class:{name}" for name in ("VCPU", "PCPU", "MEMORY_MB", "DISK_GB")),
+        )
         unlimited = dict.fromkeys((*classes, "class:PGPU", "class:VGPU"), MANY)
         self.project = self.api.project_id
         self.limits = self.useFixture(
@@ -74,18 +77,25 @@ class LXC(Cloud, base.GPUServersTestBase):
     BAD = {"hw_disk_bus": "scsi"}  # noqa: RUF012
 
 
-class KVM(Cloud, kvm.KVMServersTestBase):
+class Shared(Cloud, pinned.Pinned):
+    """Two thirds of the processors are for guests with pinned ones."""
+
+    CORES = 3
+    DEDICATED, SHARED = "0-3,6-9", "4-5,10-11"
+
+
+class KVM(Shared, kvm.KVMServersTestBase):
     pass
 
 
-class Mediated(Cloud, divided.DividedServersTestBase):
+class Mediated(Shared, divided.DividedServersTestBase):
     CLASS = "VGPU"
 
     def words(self, count: int) -> dict[str, str]:
         return {"vgpus": f"= {count}", "vgpu_type": "s== nvidia-65"} if count else {}
 
 
-class Functions(Cloud, profiled.ProfiledServersTestBase):
+class Functions(Shared, profiled.ProfiledServersTestBase):
     CLASS = "VGPU"
 
     def words(self, count: int) -> dict[str, str]:

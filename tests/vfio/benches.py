@@ -18,11 +18,12 @@ from tests.cloud import wire
 class Bench:
     """``hosts``: their names in Nova. ``sample``: the name of the module of :mod:`lab.vm.modules`
     that divides their cards. ``not_on_bookworm``: why Debian 12 cannot run the tests, empty if it
-    can"""
+    can. ``processors``: of each VM"""
 
     hosts: tuple[str, ...]
     sample: str = modules.NAME
     not_on_bookworm: str = ""
+    processors: int = 1
 
 
 ONE = Bench((wire.HOST,))
@@ -31,9 +32,15 @@ TRIO = Bench((wire.HOST, "second", "third"))
 UEFI = Bench(
     (wire.HOST,), not_on_bookworm="libvirt 9.0 of Debian 12 starts no UEFI guest of Nova's"
 )
+NUMA = Bench((wire.HOST,), processors=2)
 # What a VM has imported before it is saved
 IMPORTED = "tests.cloud.imports"
-_OF_FOLDER = {"tests/bars": UEFI, "tests/moves": PAIR, "tests/takeover": TRIO}
+_OF_FOLDER = {
+    "tests/bars": UEFI,
+    "tests/moves": PAIR,
+    "tests/numa": NUMA,
+    "tests/takeover": TRIO,
+}
 
 
 def of(folders: Iterable[str]) -> Bench:
@@ -55,7 +62,8 @@ def build(bench: Bench) -> Mapping[str, vms.VM]:
     :raises lab.cloud.steps.Failed: with the log of what failed
     :raises lab.packages.MachineNotReady: where packages are missing and cannot be added
     """
-    made = vms.build(build_cache.STATE, build_cache.ROOT, pathlib.Path(sys.prefix))
+    options = {"processors": bench.processors}
+    made = vms.build(build_cache.STATE, build_cache.ROOT, pathlib.Path(sys.prefix), **options)
     several = _numbered(made, len(bench.hosts)) if len(bench.hosts) > 1 else [made]
     plain = _joined(*several) if bench == PAIR else several
     return {

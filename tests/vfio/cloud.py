@@ -93,6 +93,7 @@ class Cloud(apart.Apart):
     OPTIONS = {  # noqa: RUF012
         "DEFAULT": ("compute_driver", "report_interval"),
         "pci": ("device_spec", "alias"),
+        "compute": ("cpu_dedicated_set",),
         "devices": ("enabled_mdev_types",),
         "gpu": ("guest_mmio_gib", "sysfs_root", "proc_root", "nvml", "product_ids"),
         "libvirt": (
@@ -135,8 +136,9 @@ class Cloud(apart.Apart):
             cpu_mode="host-passthrough",
             group="libvirt",
         )
-        # For what instances ask for by an alias, as Nova's documentation has it.
-        enabled = [*CONF.filter_scheduler.enabled_filters, "PciPassthroughFilter"]
+        # For what instances ask for by an alias, or have cells, as Nova's documentation has it.
+        further = ("PciPassthroughFilter", "NUMATopologyFilter")
+        enabled = [*CONF.filter_scheduler.enabled_filters, *further]
         self.flags(enabled_filters=enabled, group="filter_scheduler")
 
     def prepare_host(self) -> None:

@@ -8,6 +8,7 @@ import fcntl
 import io
 import os
 import pathlib
+import re
 import shutil
 import signal
 import socket
@@ -342,6 +343,27 @@ def guest_process(domain: str) -> tuple[int, str, dict[str, str]]:
     started = (process / "stat").read_text().rpartition(")")[2].split()[19]
     files = {link.name: os.readlink(link) for link in (process / "fd").iterdir()}
     return int(process.name), started, {fd: file for fd, file in files.items() if "vfio" in file}
+
+
+def nodes_of_threads(domain: str) -> dict[str, list[int]]:
+    """The NUMA nodes on whose processors the guest's threads may run, by their names"""
+    found: dict[str, set[int]] = {}
+    for task in pathlib.Path(f"/proc/{_pid(domain)}/task").iterdir():
+        nodes = found.setdefault((task / "comm").read_text().strip(), set())
+        for number in os.sched_getaffinity(int(task.name)):
+            links = pathlib.Path(f"/sys/devices/system/cpu/cpu{number}").glob("node*")
+            nodes.update(int(link.name.removeprefix("node")) for link in links)
+    return {name: sorted(nodes) for name, nodes in found.items()}
+
+
+def nodes_of_memory(domain: str, least: int) -> list[list[int]]:
+    """The NUMA nodes that have pages of each range of memory that the guest's domain ties to some.
+
+    Ranges with fewer pages than *least* are left out.
+    """
+    lines = pathlib.Path(f"/proc/{_pid(domain)}/numa_maps").read_text().splitlines()
+    ranges = [dict(re.findall(r" N(\d+)=(\d+)", line)) for line in lines if " bind:" in line]
+    return [sorted(map(int, own)) for own in ranges if sum(map(int, own.values())) >= least]
 
 
 def _pid(domain: str) -> int:
