@@ -131,7 +131,7 @@ def _of_migration(gpu: GPU, card: DividedCard, roots: Roots) -> Iterator[str]:
     if gpu.product.vendor_id != vendors.NVIDIA or card.has_instances:
         return
     with contextlib.suppress(OSError, ValueError):
-        text = (roots.proc / "1/root/etc/os-release").read_text()
+        text = (roots.proc / "1/root/etc/os-release").read_bytes().decode()
         fields = dict(word.partition("=")[::2] for word in shlex.split(text, comments=True))
         oldest = _MIGRATING.get(fields.get("ID", ""))
         version = tuple(map(int, fields.get("VERSION_ID", "0").split(".")))
