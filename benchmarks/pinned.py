@@ -36,13 +36,13 @@ from nova_gpu.core import names
 from nova_gpu.core.model import DeliveryMode
 from nova_gpu.core.scheduling import stats
 from nova_gpu.host.roots import Roots
-from nova_gpu.scheduler import cells, filters, recent_choices
+from nova_gpu.scheduler import filters, placement, recent_choices
 from nova_gpu.scheduler.weights import GPUWeigher
 from nova_gpu.virt.delivery.ways import Ways
 from nova_gpu.virt.health.failed_starts import FailedStarts
 from nova_gpu.virt.inventory import numa_cells
 from nova_gpu.virt.inventory.card_inventory import CardInventory
-from nova_gpu.virt.inventory.exchange import Exchange
+from nova_gpu.virt.inventory.exchange import Exchange, Holdings
 from nova_gpu.virt.inventory.joined_cards import JoinedCards
 from nova_gpu.virt.inventory.neighbours import Neighbours
 from nova_gpu.virt.inventory.tracker import Tracker
@@ -186,7 +186,7 @@ class GPUHost(Host):
 
     def start(self, claimed: Any) -> bool:
         self._exchange.make(claimed, moves_cells=True)
-        held = {self._cards: self._cards.held(claimed.resources)}
+        held: Holdings = {self._cards: self._cards.held(claimed.resources)}
         if self._exchange.remote(claimed, held) is None:
             return True
         self._rt._release_assigned_resources(claimed.resources)
@@ -331,7 +331,7 @@ def _cloud(clock: packing.Clock, fleet: list[Fleet]) -> Iterator[pathlib.Path]:
             (recent_choices, "time", clock),
             (objects.Instance, "get_by_uuid", get_by_uuid),
             (objects.Instance, "save", lambda instance: None),
-            (cells.placement, "offers_of_host", offers),
+            (placement, "offers_of_host", offers),
             (filters, "refusal", lambda *_: nova_exception.NoValidHost(reason="")),
         ):
             stack.enter_context(mock.patch.object(owner, name, substitute))
