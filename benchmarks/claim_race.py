@@ -87,7 +87,9 @@ class _RandomTurns(recent_choices.Taken):
     def __bool__(self) -> bool:
         return True
 
-    def turn(self, unreported: int, third: int, place: int) -> tuple[int, int, int]:
+    def turn(
+        self, host: host_manager.HostState, unreported: int, place: int, *, breaks_up: bool
+    ) -> tuple[int, int, int]:
         return unreported, 0, self._chance.getrandbits(32)
 
 

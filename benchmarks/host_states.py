@@ -59,7 +59,7 @@ def report_partitions(
     def room(cards: Collection[model.PciAddress]) -> Mapping[int, int]:
         return partitions.room(offered, [m for card, m in modules.items() if card not in cards])
 
-    host.stats = {**host.stats, names.STATS: card_groups.report(_offer(), "QEMU", free, room=room)}
+    host.stats = {**host.stats, names.STATS: card_groups.report(offer(), "QEMU", free, room=room)}
 
 
 def refresh(hosts: Sequence[host_manager.HostState]) -> None:
@@ -142,7 +142,7 @@ def _free(name: str) -> frozenset[model.PciAddress]:
 
 
 def _cards() -> frozenset[model.PciAddress]:
-    (group,) = _offer().values()
+    (group,) = offer().values()
     return frozenset(group.gpus)
 
 
@@ -167,7 +167,7 @@ def _compute_node(name: str, free: frozenset[model.PciAddress]) -> objects.Compu
         cpu_info="",
         numa_topology=None,
         supported_hv_specs=[objects.HVSpec(arch="x86_64", hv_type="qemu", vm_mode="hvm")],
-        stats={**stats, names.STATS: card_groups.report(_offer(), "QEMU", free)},
+        stats={**stats, names.STATS: card_groups.report(offer(), "QEMU", free)},
         metrics="[]",
         cpu_allocation_ratio=1.0,
         ram_allocation_ratio=1.0,
@@ -186,7 +186,7 @@ def _compute_node(name: str, free: frozenset[model.PciAddress]) -> objects.Compu
     )
 
 
-def _offer() -> card_groups.CardGroups:
+def offer() -> card_groups.CardGroups:
     addresses = [model.PciAddress.parse(f"0000:{0x10 + index:02x}:00.0") for index in range(GPUS)]
     gpus = {
         address: model.GPU(address, PRODUCT, class_code=0x030200, numa_node=index // 4)

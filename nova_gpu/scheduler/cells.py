@@ -135,8 +135,9 @@ class Wanted:
             ]
             for part in self.request.groups
         ]
-        able = [node for node in nodes if self._takes_one(host, node)]
-        places = itertools.combinations(able, len(self.topology.cells))
+        cells = len(self.topology.cells)
+        able = [node for node in nodes if cells == 1 or self._takes_one(host, node)]
+        places = itertools.combinations(able, cells)
         for chosen in itertools.islice(places, _MOST_PLACES):
             place = Affinity(policy, frozenset(chosen), sockets)
             has_gpus = all(

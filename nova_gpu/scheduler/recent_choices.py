@@ -13,7 +13,7 @@ import collections
 import contextlib
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from nova import objects
@@ -101,32 +101,27 @@ class Taken:
         fewer = isinstance(own.request, GPURequest) and free(own.request, report) < own.left
         return own.anothers or fewer
 
-    def thirds(self, hosts: Sequence[HostState]) -> Mapping[str, int]:
-        """Return which third of *hosts* each one belongs to, by its UUID, in the same way anywhere.
-
-        In a burst each process begins with hosts of the first third, so that several processes
-        together break up fewer hosts. A request for several instances fills the hosts that it
-        breaks up, and may begin with any: all hosts are then in one third.
-        """
-        if not self._in_burst or self._is_for_several:
-            return collections.Counter()
-        size = -(-len(hosts) // 3)
-        return {uuid: n // size for n, uuid in enumerate(sorted(host.uuid for host in hosts))}
-
-    def turn(self, unreported: int, third: int, place: int) -> tuple[int, int, int]:
-        """Return the rank of a host among otherwise equal hosts; lower is better.
+    def turn(
+        self, host: HostState, unreported: int, place: int, *, breaks_up: bool
+    ) -> tuple[int, int, int]:
+        """Return the rank of *host* among otherwise equal hosts; lower is better.
 
         Outside of a burst of requests all ranks are equal, so that Nova's other weighers decide. In
         a burst these would send the requests of all processes to the same few hosts. So the host
-        with the smallest unreported amount comes first, then one of the first third, then the host
-        that the filter passed first, which differs from instance to instance.
+        with the smallest unreported amount comes first, then the host that the filter passed first,
+        which differs from instance to instance.
+
+        Hosts that would be broken up are first ordered by thirds, the same ones in each process, so
+        that several processes together break up fewer. A request for several instances fills the
+        hosts that it breaks up, and may begin with any.
 
         :param unreported: the number of devices that recent choices took on the host
-        :param third: that of the host in :meth:`thirds`
         :param place: the index of the host in the order in which the filter passed the hosts
+        :param breaks_up: whether the instance would leave some of the host's free devices
         """
         if not self._in_burst:
             return 0, 0, 0
+        third = int(host.uuid[0], 16) * 3 // 16 if breaks_up and not self._is_for_several else 0
         return unreported, third, place
 
 

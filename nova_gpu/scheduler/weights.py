@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import collections
 import functools
 import heapq
 from collections.abc import Callable, Sequence
@@ -140,9 +139,7 @@ def with_gpus(
     # By the id() of the report and of each request since, which Python keeps valid: the value
     # refers to the report, and *taken* to the requests.
     known: dict[tuple[int, ...], tuple[Report, Report, Rank, Rank]] = {}
-    last = multi_create.last_host(hosts)
-    as_reported = not (spread or last or taken or policy or distance)
-    thirds = collections.Counter[str]() if spread else taken.thirds(hosts)
+    as_reported = not (spread or taken or policy or distance)
     for place, host in enumerate(hosts):
         report = _report(host)
         if report is None:
@@ -156,9 +153,6 @@ def with_gpus(
             ranks.append(known[alone][2])
             continue
         since = taken.of(host, report)
-        before = multi_create.on(host) if last else 0
-        if before > len(since):
-            since = (*since, *[request] * (before - len(since)))
         key = (id(report), *map(id, since))
         if key not in known:
             now = functools.reduce(rank.left, since, report)
@@ -170,25 +164,23 @@ def with_gpus(
             )
         _, now, reported, assumed = known[key]
         free = recent_choices.free(request, now)
-        # If later instances of this request went to another host, Placement has refused this one,
-        # because other requests took the rest.
-        refused = multi_create.is_refused(host) or (before and host is not last and not spread)
         # The number of instances distinguishes equal hosts until their next report.
         # Spread requests meet on no host. And Nova calls no weigher for a single host, so that this
         # process's own choice of it may seem another's.
         anothers = not spread and taken.is_anothers(host, report)
         ranks.append(
             (
-                _full(reported[0], refused or assumed[0]),
+                _full(reported[0], multi_create.is_refused(host) or assumed[0]),
                 policy[place] if policy else 0,
                 distance(host, now) if distance else 0,
                 anothers,
                 # The last devices of such a host are most likely taken already.
                 *((*rank.near_only(request, assumed), free < _FEW) if anothers else assumed[1:]),
                 *taken.turn(
+                    host,
                     sum(other.count for other in since),
-                    thirds[host.uuid] if free > request.count else 0,
                     place,
+                    breaks_up=not spread and free > request.count,
                 ),
                 host.num_instances if spread else 0,
             )

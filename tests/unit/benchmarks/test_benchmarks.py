@@ -12,7 +12,7 @@ import fixtures
 from nova.scheduler.weights import ram
 from oslotest import base
 
-from benchmarks import board_race, packing, vgpus
+from benchmarks import board_race, packing, pinned, vgpus
 from nova_gpu.scheduler.weights import GPUWeigher
 
 
@@ -58,3 +58,11 @@ class RatiosTest(base.BaseTestCase):
         several = packing.fill(30, "cards", "50", 3, ours=True)
         self.assertGreaterEqual(several.fits, several.best - 3)
         self.assertLess(several.retries, 80)  # with Nova's weighers alone some 240
+
+    def test_a_fleet_of_pinned_guests(self) -> None:
+        (ours, most), (other, _) = (pinned.fill(8, ours=ours) for ours in (True, False))
+        self.assertGreaterEqual(ours.gpus, max(other.gpus, 0.9 * most))
+        for schedulers in (1, 2):
+            found, _ = pinned.fill(8, ours=True, schedulers=schedulers, seconds=2.0, share=0.8)
+            self.assertLessEqual(found.second, 1)
+            self.assertEqual(0, found.refused)

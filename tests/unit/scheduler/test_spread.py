@@ -86,6 +86,17 @@ class SpreadTest(test.NoDBTestCase):
         self.useFixture(fixtures.MonkeyPatch("nova_gpu.scheduler.recent_choices._BURST_S", 0))
         self.assertEqual(freed.host, self.first(states, uuidutils.generate_uuid(), weigher))
 
+    def test_no_burst_breaks_up_whole_hosts_of_a_large_cloud(self) -> None:
+        """With so many ranks Nova's other weighers, which spread, would weigh more than a step."""
+        states, weigher = list(host_states.states(400, all_free=True)), GPUWeigher()
+        host_states.report_partitions(states[0], range(1, host_states.GPUS), ())
+        states[0].free_ram_mb //= host_states.GPUS
+        states[0].free_disk_mb //= host_states.GPUS
+        states[0].vcpus_used = 112
+        claim_race.best_first(states, host_states.spec(), weigher)
+        best, *_ = claim_race.best_first(states, host_states.spec({"gpus": "1"}), weigher)
+        self.assertEqual(states[0].host, best.host)
+
     def test_soft_policies_of_server_groups_decide_before_packing(self) -> None:
         """Also for instances without GPUs, which would all go to the host with the fewest free."""
         for policy, expected in (("soft-anti-affinity", 3), ("soft-affinity", 1)):
