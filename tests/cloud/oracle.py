@@ -577,15 +577,18 @@ def _all_of(cloud: Cloud, uuid: str) -> dict[str, object]:
     domains = {
         host.name: host.domains[uuid] for host in cloud.hosts.values() if uuid in host.domains
     }
+    allocation = {
+        provider.name: dict(provider.allocations[uuid])
+        for provider in cloud.providers.values()
+        if uuid in provider.allocations
+    }
     found: dict[str, object] = {
-        "allocation": {
-            provider.name: dict(provider.allocations[uuid])
-            for provider in cloud.providers.values()
-            if uuid in provider.allocations
-        },
+        "being counted": bool(allocation),
         "domain": {name: domain.is_running for name, domain in domains.items()},
     }
-    # Apart from the domain: one that is gone is gone without GPUs, too.
+    # GPUs apart: an allocation or a domain that is gone as a whole is gone without GPUs, too.
+    if allocation:
+        found["allocation"] = allocation
     found |= {f"devices on {name}": domain.devices for name, domain in domains.items()}
     names = ("vm_state", "task_state", "power_state", "host", "size", "devices", "cells", "files")
     return found | {name: getattr(instance, name, None) for name in names}

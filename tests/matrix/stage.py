@@ -142,10 +142,21 @@ class Stage:
 
     def return_hosts(self) -> None:
         for host in sorted(self.cloud.down):
-            self.cloud.bring_back(host)
+            self._start(self.cloud.bring_back, host)
 
     def restart(self, host: str) -> None:
-        self.cloud.restart_host(host)
+        self._start(self.cloud.restart_host, host)
+
+    def _start(self, start: Callable[[str], None], host: str) -> None:
+        """Start the host's service, and once more if that fails, as systemd does."""
+        by_host = self.cloud.computes, self.cloud.compute_rp_uuids
+        kept = [known[host] for known in by_host]
+        try:
+            start(host)
+        except Exception:
+            for known, own in zip(by_host, kept, strict=True):
+                known[host] = own
+            start(host)
 
     def lose_power(self, host: str) -> None:
         """Guests end, and the service that starts then starts them again."""
@@ -156,7 +167,7 @@ class Stage:
         kernels = getattr(self.cloud, "kernels", {})
         if host in kernels:
             kernels[host].forget_all()
-        self.cloud.restart_host(host)
+        self.restart(host)
 
     def reclaim(self) -> None:
         self.cloud.flags(reclaim_instance_interval=1)
