@@ -8,6 +8,7 @@ each call, longer than the rest of such a command.
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.util
 import pathlib
 import sys
@@ -82,6 +83,18 @@ def _copies(files: Sequence[str], folders: Sequence[str]) -> cfg.ConfigOpts:
     for group, options in _options().items():
         conf.register_opts(options, None if group == "DEFAULT" else group)
     conf([], "nova", default_config_files=list(files), default_config_dirs=list(folders))
+    for group, options in _options().items():
+        for option in options:
+            try:
+                conf[option.name] if group == "DEFAULT" else conf[group][option.name]
+            except cfg.NoSuchOptError:
+                if not _folder():
+                    raise
+                # Its value names an option without a copy, as $my_ip.
+                importlib.import_module("nova.conf")
+                return cfg.CONF
+            except (ValueError, cfg.Error):
+                continue  # whoever reads it tells
     return conf
 
 
