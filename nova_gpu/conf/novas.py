@@ -8,10 +8,10 @@ each call, longer than the rest of such a command.
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.util
 import pathlib
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 from oslo_config import cfg, types
@@ -71,18 +71,34 @@ class Options:
 
     def conf(self) -> cfg.ConfigOpts:
         """Return the options that apply now, when ``cfg.CONF`` has read the configuration files."""
-        if "nova.conf" in sys.modules:
-            return cfg.CONF
-        return _copies(tuple(cfg.CONF.config_file or ()), tuple(cfg.CONF.config_dir or ()))
+        copies = _copies()
+        if "nova.conf" not in sys.modules and copies._namespace is not cfg.CONF._namespace:
+            # What was read, in its order: a file after a folder overrides it.
+            copies._namespace = cfg.CONF._namespace
+            if _folder() and _name_others(copies):
+                importlib.import_module("nova.conf")
+        return cfg.CONF if "nova.conf" in sys.modules else copies
 
 
 @functools.cache
-def _copies(files: Sequence[str], folders: Sequence[str]) -> cfg.ConfigOpts:
+def _copies() -> cfg.ConfigOpts:
     conf = cfg.ConfigOpts()
     for group, options in _options().items():
         conf.register_opts(options, None if group == "DEFAULT" else group)
-    conf([], "nova", default_config_files=list(files), default_config_dirs=list(folders))
     return conf
+
+
+def _name_others(copies: cfg.ConfigOpts) -> bool:
+    """Return whether the value of a copy names an option without one, as ``$my_ip``."""
+    for group, options in _options().items():
+        for option in options:
+            try:
+                copies[option.name] if group == "DEFAULT" else copies[group][option.name]
+            except cfg.NoSuchOptError:
+                return True
+            except (ValueError, cfg.Error):
+                continue  # whoever reads it tells
+    return False
 
 
 def raised(name: str = "NovaException") -> tuple[type[Exception], ...]:

@@ -98,13 +98,14 @@ def _misspelt(extra_specs: Mapping[str, str]) -> Iterator[str]:
         if key in extra_spec.NAMES:
             continue
         lower = key.lower()
+        is_ours = lower.startswith(_NAMESPACE)
         alike = difflib.get_close_matches(lower, extra_spec.NAMES, n=1, cutoff=_ALIKE)
         alike *= any(stem in lower for stem in _STEMS)
         if _COUNTS.fullmatch(key) and not request_group.ask_for_gpus({key: value}):
             yield _told(key, value, f"unknown property; did you mean {names.GPUS}?")
-        elif key.startswith(_NAMESPACE) or (alike and ":" not in key):
+        elif is_ours or (alike and ":" not in key):
             hint = f"did you mean {alike[0]}?" if alike else f"there are: {', '.join(_ours())}"
-            if key.startswith(_NAMESPACE):
+            if is_ours:
                 hint += f"; or {_not_installed()}"
             yield _told(key, value, f"unknown property; {hint}")
 

@@ -126,13 +126,21 @@ def _candidates(
         if parts is None:
             return []
         groups += [(request.resource_class, part) for part in parts if part.count]
+    forbidden = frozenset[str]().union(*(part.forbidden_traits for _, part in groups))
+    if forbidden:
+        # Placement refuses a query with a trait that it does not know, which no provider has.
+        url = f"/traits?name=in:{','.join(sorted(forbidden))}"
+        forbidden &= frozenset(placement_client.get(client, url)["traits"])
     pairs = [("limit", str(_MOST_CANDIDATES))]
     pairs += [("group_policy", "isolate" if flavor.is_isolated else "none")] * (len(groups) > 1)
     for number, (resource_class, part) in enumerate(groups):
         # Placement takes a group with a suffix from a single provider.
         pairs.append((f"resources_{number}", f"{resource_class}:{part.count}"))
         pairs.append((f"in_tree_{number}", node))
-        traits = [*part.required_traits, *(f"!{trait}" for trait in part.forbidden_traits)]
+        traits = [
+            *part.required_traits,
+            *(f"!{trait}" for trait in part.forbidden_traits & forbidden),
+        ]
         pairs.append((f"required_{number}", ",".join(sorted(traits))))
     answer = placement_client.candidates(client, pairs)
     providers = answer["provider_summaries"]

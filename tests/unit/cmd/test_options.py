@@ -163,6 +163,19 @@ class NovasOptionsTest(base.HostTestCase):
                 novas_option = registered._opts[option.dest]["opt"]
                 self.assertEqual(facts(novas_option), facts(option), option.name)
 
+    def test_a_file_after_a_folder_names_another_option(self) -> None:
+        path = pathlib.Path(self.useFixture(fixtures.TempDir()).path, "nova.conf")
+        path.write_text("[DEFAULT]\nhost = c1\nstate_path = /lib/$host\n[libvirt]\nvirt_type = x\n")
+        # The file counts, as it comes after the folder.
+        path.with_name("d").mkdir()
+        path.with_name("d").joinpath("a.conf").write_text("[DEFAULT]\nstate_path = /a\n")
+        text = (
+            "import sys; from nova_gpu.conf import CONF, NOVAS;"
+            "CONF(sys.argv[1:], 'nova'); print(NOVAS.state_path)"
+        )
+        done = base.fresh(text, "--config-dir", path.with_name("d"), "--config-file", path)
+        self.assertEqual("/lib/c1\n", done.stdout, done.stderr)
+
     def test_the_address_of_libvirt(self) -> None:
         config = self.useFixture(config_fixture.Config(CONF))
         for own in (None, "test:///default"):

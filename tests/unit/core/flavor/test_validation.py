@@ -80,6 +80,7 @@ class MistakesTest(unittest.TestCase):
             ("resources:PGPU ", "did you mean gpus?"),
             ("GPU_Arch", "did you mean gpu_arch?"),
             ("gpu:modle", "did you mean gpu:model?"),
+            ("GPU:Model", "did you mean gpu:model?"),
             ("gpu:nothing_like_it", "there are: gpu:distribution, gpu:guest_topology"),
         ):
             with self.subTest(key=key):

@@ -61,6 +61,7 @@ class ChooseTest(test.NoDBTestCase):
             ({"gpus": "= 1", "gpu_arch": "s!= fermi"}, [{self.kepler: 1}]),
             ({"gpus": "= 1", "gpu_arch": "ada"}, []),
             ({"gpus": "= 1", "gpu_arch": "unheard-of"}, []),
+            ({"gpus": "= 3", "trait:CUSTOM_GPU_ARCH_NONE": "forbidden"}, [{self.fermi: 3}]),
             ({**two, "group_policy": "isolate"}, [both, both]),
             ({**two, f"trait1:{_A}": "required", f"trait2:{_B}": "forbidden"}, [own]),
             ({"gpus": "= 2", "vgpus": "= 2"}, [{self.kepler: 2, self.vgpus: 2}]),
