@@ -113,7 +113,7 @@ class Calls(fixtures.Fixture):
                 self._patch(owner, name, functools.partial(self._of_libvirt, name))
         for name in _CONNECTION:
             self._patch(libvirt.Connection, name, functools.partial(self._of_libvirt, name))
-        self._patch(child, "_output", self._process)
+        self._patch(child, "run", self._process)
         self.useFixture(threads.HostByThread()).answer = self._answer
         event.listen(engine.Engine, "before_cursor_execute", self._statement)
         self.addCleanup(event.remove, engine.Engine, "before_cursor_execute", self._statement)
@@ -202,18 +202,14 @@ class Calls(fixtures.Fixture):
         finally:
             self._of_thread.is_inside = False
 
-    def _process(
-        self, do: Callable[..., bytes], process: subprocess.Popen[bytes], *args: Any
-    ) -> Any:
+    def _process(self, do: Callable[..., bytes], *args: Any) -> Any:
         def fail() -> None:
-            process.kill()
-            process.communicate()
             raise child.Failed("ended with -9: no message")
 
         def lose() -> None:
             raise child.Failed("ended with 1: no message")
 
-        return self._call("process", "process", lambda: do(process, *args), fail, lose)
+        return self._call("process", "process", lambda: do(*args), fail, lose)
 
     def _call(
         self,
