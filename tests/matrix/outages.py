@@ -14,7 +14,6 @@ import enum
 import errno
 import functools
 import pathlib
-import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
