@@ -61,7 +61,7 @@ class CleaningTest(base.GPUServersTestBase):
         self.cleaned.stain(CARD)
         self._delete_server(server)
         self._wait_for_assert(lambda: self.assertInventory(reserved=1, used=0))
-        quarantine, release = self.sent()
+        release, quarantine = self.sent()
         self.assertEqual(("gpu.quarantine", "ERROR"), (quarantine.event_type, quarantine.priority))
         self.assertIn("[gpu]clean_command ended with 1", quarantine.payload["reason"])
         self.assertEqual("gpu.release", release.event_type)

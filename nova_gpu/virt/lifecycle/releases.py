@@ -119,11 +119,13 @@ class Releases:
             self._usage_reader.look_again()
             if not comes_back:
                 self._ledger.let_go(instance.uuid)
+        # Before they are cleaned, which takes time: a service that dies meanwhile, and deletes the
+        # instance anew when it starts, takes them for released.
+        owner = Owner(instance.uuid, instance.project_id)
+        self._reporter.released(owner, products)
         if not comes_back:
             self._host_hooks.domain_gone()
-        owner = Owner(instance.uuid, instance.project_id)
         self._release_all(cards, owner)
-        self._reporter.released(owner, products)
         if not comes_back:
             self._vgpus.release(had, self._cleaning.clean_part, instance.uuid)
 
