@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``nova-gpu adopt`` and ``leave`` of a host with many vGPUs, beside Nova's own part of that.
 
-python -m benchmarks.takeover [--json] [--instances N] [--vgpus N]
+python -m tests.functional.takeover_times [--json] [--instances N] [--vgpus N]
 """
 
 from __future__ import annotations
