@@ -73,6 +73,7 @@ class Options:
         """Return the options that apply now, when ``cfg.CONF`` has read the configuration files."""
         copies = _copies()
         if "nova.conf" not in sys.modules and copies._namespace is not cfg.CONF._namespace:
+            copies.clear()  # of what was read before the files were
             # What was read, in its order: a file after a folder overrides it.
             copies._namespace = cfg.CONF._namespace
             if _folder() and _name_others(copies):

@@ -175,6 +175,10 @@ class NovasOptionsTest(base.HostTestCase):
         )
         done = base.fresh(text, "--config-dir", path.with_name("d"), "--config-file", path)
         self.assertEqual("/lib/c1\n", done.stdout, done.stderr)
+        # What was read before the files were does not stay.
+        text = text.replace("CONF(", "NOVAS.state_path; CONF(")
+        done = base.fresh(text, "--config-dir", path.with_name("d"))
+        self.assertEqual("/a\n", done.stdout, done.stderr)
 
     def test_the_address_of_libvirt(self) -> None:
         config = self.useFixture(config_fixture.Config(CONF))
