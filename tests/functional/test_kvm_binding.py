@@ -197,8 +197,6 @@ class CastTest(BindingTestBase):
         return answer
 
     def test_nova_compute_dies(self) -> None:
-        # Nothing tells a death right after the end of a domain from one after its release.
-        self.leaves = {"bill": "of a service that dies between the two"}
         server = self._dies(_GIVE, self.build, after=True)
         # It has no fault, for which Nova's helper waits: nobody was there to write one.
         self._wait_for_assert(
@@ -207,10 +205,18 @@ class CastTest(BindingTestBase):
         self._delete_server(server)
         self.period()
         self.assertNothingLeft("a start")
-        for function, after in ((_UNDEFINE, True), (_GIVE_BACK, False), (_GIVE_BACK, True)):
-            server = self.boot(self.gpu_flavor(1))
-            self.assertGPUs(server, [OTHER])
-            self._dies(function, self.api.delete_server, server["id"], after=after)
-            self._wait_until_deleted(server)
-            self.period()
-            self.assertNothingLeft(f"{function}, {after}")
+        for after in (False, True):
+            self.delete_and_die(_GIVE_BACK, after=after)
+
+    def test_nova_compute_dies_right_after_the_domain(self) -> None:
+        # Nothing tells this from a death after the release.
+        self.leaves = {"bill": "of a service that dies between the two"}
+        self.delete_and_die(_UNDEFINE, after=True)
+
+    def delete_and_die(self, function: str, *, after: bool) -> None:
+        server = self.boot(self.gpu_flavor(1))
+        self.assertGPUs(server, [OTHER])
+        self._dies(function, self.api.delete_server, server["id"], after=after)
+        self._wait_until_deleted(server)
+        self.period()
+        self.assertNothingLeft(f"{function}, {after}")
