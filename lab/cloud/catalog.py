@@ -6,13 +6,12 @@ from __future__ import annotations
 import pathlib
 
 from lab.cloud import rest, settings
+from lab.vm import GUEST_COMMAND_LINE
 
 IMAGE = "busybox"
 # What an instance takes besides GPUs, by the names of Nova's limits. Without limits of their own a
 # refusal for GPUs would name these too.
 _UNLIMITED = ("servers", "class:VCPU", "class:MEMORY_MB", "class:DISK_GB")
-# Of a guest of KVM: without the last words its kernel, emulated, asks thousands of empty slots.
-_COMMAND_LINE = "console=ttyS0 quiet panic=-1 mitigations=off pci=noearly,lastbus=0"
 _SERVICES = {
     "nova-api": ("nova", "compute", "/v2.1"),
     "placement": ("placement", "placement", ""),
@@ -81,7 +80,7 @@ def add_booted_image(client: rest.Client, kernel: pathlib.Path, initramfs: pathl
     kernel_id = _upload(client, kernel.read_bytes(), name=f"{IMAGE}-kernel", **form)
     form = {"disk_format": "ari", "container_format": "ari"}
     ramdisk_id = _upload(client, initramfs.read_bytes(), name=f"{IMAGE}-initramfs", **form)
-    properties = {"os_command_line": _COMMAND_LINE, "kernel_id": kernel_id}
+    properties = {"os_command_line": GUEST_COMMAND_LINE, "kernel_id": kernel_id}
     _upload(client, bytes(1 << 20), name=IMAGE, ramdisk_id=ramdisk_id, **properties)
 
 

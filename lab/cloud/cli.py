@@ -332,7 +332,6 @@ def _parser() -> argparse.ArgumentParser:
             action="store_true",
             help="offer this machine's own GPUs instead of pretended ones",
         )
-    text = "compute hosts, each with GPUs of its own (default: 1)"
     ups.add_argument(
         "--kvm",
         action="store_true",
@@ -343,6 +342,7 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="begin with Nova's own driver there, and cards by an alias: to try adopt and leave",
     )
+    text = "compute hosts, each with GPUs of its own (default: 1)"
     ups.add_argument("--computes", type=int, choices=(1, 2), metavar="N", help=text)
     verb("down", _down, "take the cloud away and look for anything left behind")
     verb("status", _status, "what runs, and what is on the machine because of the lab")

@@ -62,8 +62,9 @@ def up(lab: settings.Lab, with_gpus: bool = True, computes: int | None = None) -
         with steps.step("user nova, configuration", lab.log / "account.log"):
             account.create(lab)
             config.write(lab, with_gpus)
-    with steps.step("the guest's disk"):
-        image.build(lab.cache / "guest.raw")
+    if not lab.kvm:
+        with steps.step("the guest's disk"):
+            image.build(lab.cache / "guest.raw")
     for host in hosts:
         # Without libvirtd's log, because the error explains it.
         with steps.step(f"{host.name}: GPUs, and libvirtd of its own"):

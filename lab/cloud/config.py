@@ -10,8 +10,8 @@ import pathlib
 import shutil
 import string
 
-from lab.cloud import settings, vm_host
-from lab.vm import cards
+from lab.cloud import settings
+from lab.vm import OUTSIDE, cards
 
 _TEMPLATES = pathlib.Path(__file__).with_name("templates")
 _SAMPLES = settings.ROOT / "etc" / "nova"
@@ -126,7 +126,7 @@ def write_host(host: settings.Host, with_gpus: bool = True) -> None:
     files = {"nova.conf": stock if host.lab.stock else ours}
     for name, content in {**files, "nova.conf.stock": stock, "nova.conf.nova-gpu": ours}.items():
         # where the controllers are, seen from the VM
-        _secret(host.etc / name, content.replace("127.0.0.1", vm_host.OUTSIDE), group)
+        _secret(host.etc / name, content.replace("127.0.0.1", OUTSIDE), group)
 
 
 def _secret(path: pathlib.Path, content: str, group: int) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The compute host of a lab with KVM: nova-compute, libvirt and cards in a VM (:mod:`lab.vm`).
 
-The controllers run on this machine, which is 10.0.2.2 in the VM. A folder of the lab is /out there:
-it has the configuration, the logs, and a folder for each command that runs in the VM.
+A folder of the lab is /out there: it has the configuration, the logs, and a folder for each command
+that runs in the VM.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from lab import packages
 from lab.cloud import process, settings, steps
 from lab.vm import boot, system, vm
 
-# The address of this machine in the VM, by QEMU's network
-OUTSIDE = "10.0.2.2"
 MEMORY_MIB = 4096
 # Emulated, the VM's kernel takes a minute to boot, on a busy machine several.
 _BOOT_S = 900.0
@@ -79,7 +77,7 @@ def run(host: settings.Host, command: Sequence[str]) -> int:
         has_ended = (folder / "status").exists()
         shown = _show(folder / "output", shown)
         if has_ended:
-            return int((folder / "status").read_text())
+            return _end(folder)
         if time.monotonic() > deadline:
             raise steps.Failed(f"`{shlex.join(command)}` did not end in {_COMMAND_S:.0f} s")
         process.check(host.lab, host.name)
@@ -87,7 +85,7 @@ def run(host: settings.Host, command: Sequence[str]) -> int:
 
 
 def start(host: settings.Host) -> None:
-    """Start nova-compute with the configuration that the lab has written, without waiting."""
+    """Start nova-compute, unless it runs, with the lab's configuration; do not wait for it."""
     log = process.log_file(host.lab, host.service)
     log.parent.mkdir(parents=True, exist_ok=True)
     here = _out(host) / "nova-compute.log"
@@ -97,6 +95,7 @@ def start(host: settings.Host) -> None:
     shutil.copytree(host.etc, _out(host) / "etc", dirs_exist_ok=True)
     argv = "/opt/nova/bin/nova-compute --config-file /etc/nova/nova.conf"
     script = [
+        f"read -r pid <{_NOVA_COMPUTE} 2>/dev/null && [ -d /proc/$pid ] && exit 0",
         # The operator's own changes stay.
         "[ -e /etc/nova/nova.conf ] || cp -r /out/etc/. /etc/nova/",
         f"setsid {argv} >>/out/nova-compute.log 2>&1 </dev/null & echo $! >{_NOVA_COMPUTE}",
@@ -153,6 +152,14 @@ def _wait(host: settings.Host, folder: pathlib.Path) -> None:
         return (folder / "status").exists()
 
     steps.wait_for(f"{host.name} to run a command", has_ended, _COMMAND_S)
+    _end(folder)
+
+
+def _end(folder: pathlib.Path) -> int:
+    """Remove the folder of a command that has ended; return its exit status."""
+    status = int((folder / "status").read_text())
+    shutil.rmtree(folder)
+    return status
 
 
 def _show(output: pathlib.Path, since: int) -> int:

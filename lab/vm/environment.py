@@ -19,8 +19,8 @@ _PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
 _SITE = f"lib/{_PYTHON}/site-packages"
 # Debian's interpreter of the same version, which can use compiled files and extensions.
 _CONFIGURATION = "home = /usr/bin\ninclude-system-site-packages = false\n"
-# Large packages that nothing in the VM uses.
 _SCRIPTS = ("nova-compute", "nova-gpu", "nova-gpu-status", "privsep-helper", "stestr")
+# Large packages that nothing in the VM uses.
 _LEFT_OUT = ("babel", "mypy", "mypyc", "numpy", "numpy.libs", "pip", "ruff", "sphinx")
 
 
@@ -38,9 +38,9 @@ def build(state: pathlib.Path, venv: pathlib.Path) -> pathlib.Path:
     """
     site = venv / _SITE
     installed = sorted(path.name for path in site.glob("*.dist-info"))
-    # It has the digests of all files where the package is no editable install.
-    record = sorted(site.glob("nova_gpu-*.dist-info/RECORD"))
-    key = build_cache.digest(installed, *record, pathlib.Path(__file__))
+    entry_points = sorted(site.glob("nova_gpu-*.dist-info/entry_points.txt"))
+    project = sorted(site.glob("*_gpu*/**/*.py"))  # none where its install is editable
+    key = build_cache.digest(installed, *entry_points, *project, pathlib.Path(__file__))
 
     def make(folder: pathlib.Path) -> None:
         log = state / "log" / "environment.log"

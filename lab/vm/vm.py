@@ -90,7 +90,7 @@ class VM:
             *_share("lab", build_cache.INSIDE, "0x10", "readonly=on"),
             *_share("project", self.tree, "0x11", "readonly=on"),
             *_share("out", out, "0x12"),
-            # In the VM this machine is 10.0.2.2.
+            # In the VM this machine is lab.vm.OUTSIDE.
             *("-netdev", "user,id=outside,ipv6=off"),
             *("-device", "virtio-net-pci,netdev=outside,bus=pcie.0,addr=0x13,romfile="),
             *(self.line.arguments() if self.line else ()),

@@ -26,6 +26,7 @@ from tests.cloud import compute, process, running, wire  # before anything else 
 import nova.privsep.qemu
 from nova import config, rpc
 
+from lab.vm import OUTSIDE
 from nova_gpu.cmd import gpu
 from nova_gpu.conf import CONF
 from tests.vfio import containers, images, place, progress
@@ -36,7 +37,7 @@ _OUTPUT = place.STATE / "command.log"
 
 class Agent:
     def __init__(self, port: int) -> None:
-        self._address = (place.OUTSIDE, port)
+        self._address = (OUTSIDE, port)
         self._compute: int | None = None
         self._command: int | None = None
 

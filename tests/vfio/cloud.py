@@ -18,7 +18,7 @@ from typing import Any
 
 import fixtures
 
-from lab.vm import cards, modules
+from lab.vm import OUTSIDE, cards, modules
 from lab.vm import vm as vms
 from nova_gpu.conf import CONF
 from tests.cloud import apart, wire
@@ -89,7 +89,7 @@ class Cloud(apart.Apart):
     PATIENCE_S = 300
     POLL_S = 0.5
     START_TIMEOUT_S = 300
-    HERE = place.OUTSIDE
+    HERE = OUTSIDE
     OPTIONS = {  # noqa: RUF012
         "DEFAULT": ("compute_driver", "report_interval"),
         "pci": ("device_spec", "alias"),

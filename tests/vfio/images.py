@@ -10,19 +10,12 @@ import pathlib
 
 from nova.tests.fixtures import glance
 
-from lab.vm import system
+from lab.vm import GUEST_COMMAND_LINE, system
 from tests.vfio import place
 
 _BYTES = 1 << 20
 _KERNEL, _INITRAMFS, CONTAINER, UEFI = (
     f"{number:08d}-0000-4000-8000-000000000000" for number in range(1, 5)
-)
-# A guest's boot costs 10,000 exits. Either of the last two words spares it 16,000 more, for ports
-# by which the kernel asks all slots of 256 buses. noearly: for an AGP bridge, as it takes the
-# processor for an old one of AMD's. lastbus: for roots that ACPI does not name.
-_COMMAND_LINE = (
-    "console=ttyS0 quiet panic=-1 tsc=unstable random.trust_cpu=on mitigations=off"
-    " pci=noearly,lastbus=0"
 )
 
 
@@ -45,7 +38,7 @@ def describe(images: glance.GlanceFixture) -> None:
             properties={
                 "kernel_id": _KERNEL,
                 "ramdisk_id": _INITRAMFS,
-                "os_command_line": _COMMAND_LINE,
+                "os_command_line": GUEST_COMMAND_LINE,
             },
         )
     images.images[UEFI]["properties"]["hw_firmware_type"] = "uefi"

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import pathlib
 
-# QEMU's user network: this machine, seen from the VM.
-OUTSIDE = "10.0.2.2"
 # The environment's name for what a connection has to know.
 KEY = "NOVA_GPU_KEY"
 

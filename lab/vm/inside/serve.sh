@@ -1,12 +1,12 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # The VM's only command where a cloud's compute host runs in it: runs what lab/cloud/vm_host.py leaves in a
-# folder below /out/commands, each beside the others, until /out/off is there.
+# folder below /out/commands, each beside the others, for as long as the VM is on.
 modprobe -a tun
 export PATH=/opt/nova/bin:$PATH
 mkdir -p /etc/nova /var/lib/nova/instances
 touch /out/up
-while [ ! -e /out/off ]; do
+while :; do
     for command in /out/commands/*/command; do
         folder=${command%/command}
         [ -e "$command" ] && [ ! -e "$folder/began" ] || continue
