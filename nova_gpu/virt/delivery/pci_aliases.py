@@ -97,11 +97,15 @@ def _address(text: object) -> tuple[str, ...]:
     )
 
 
-def _hexadecimal(text: str, digits: int, most: int) -> str:
+def _hexadecimal(text: object, digits: int, most: int) -> str:
     """Return the regular expression of a number, or of any."""
-    if text.strip() == _ANY:
+    if isinstance(text, str) and text.strip() == _ANY:
         return ".*"
-    if (number := int(text, 16)) > most:
+    try:
+        number = int(text, 16)  # type: ignore[call-overload]
+    except (TypeError, ValueError):
+        raise ValueError(f"{text!r} is no text of hexadecimal digits") from None
+    if number > most:
         raise ValueError(f"{text!r} is above {most:x}")
     return f"{number:0{digits}x}"
 
@@ -117,9 +121,9 @@ class DeviceSpec:
         for entry in device_spec:
             try:
                 stated = json.loads(entry)
-                members = [stated] if isinstance(stated, dict) else list(stated)
+                members = stated if isinstance(stated, list) else [stated]
                 self._specs += map(_Spec.parse, members)
-            except (ValueError, TypeError, AttributeError, re.error) as error:
+            except (ValueError, re.error) as error:
                 raise exception.InvalidOption(
                     "device_spec", entry, str(error), _REMEDY, group="pci"
                 ) from error

@@ -92,3 +92,8 @@ class DeviceSpecTest(HostTestCase):
                 self.assertRaises(nova_exception.NovaException, whitelist.Whitelist, [text])
                 refused = self.assertRaises(exception.InvalidOption, DeviceSpec, [text])
                 self.assertIn(f"[pci]device_spec = {text!r}: ", str(refused))
+
+    def test_a_number_is_no_text(self) -> None:
+        """Of Python's own errors nothing is told."""
+        refused = self.assertRaises(exception.InvalidOption, DeviceSpec, ['{"vendor_id": 4318}'])
+        self.assertIn(": 4318 is no text of hexadecimal digits; ", str(refused))
