@@ -54,7 +54,7 @@ def values(host: settings.Host) -> dict[str, str]:
         "host": str(host.tree),
         "host_state": str(host.state),
         "instances": str(lab.instances),
-        "down_s": "120" if lab.kvm else "30",
+        "down_s": "60" if lab.kvm else "30",
         "keystone": lab.url("keystone"),
         "neutron": lab.url("neutron"),
         "nova_api": lab.url("nova-api"),
