@@ -10,6 +10,7 @@ from typing import Any
 
 import futurist
 import oslo_messaging
+from nova import exception as nova_exception
 from nova.tests.functional.api import client
 from oslo_messaging._drivers import impl_fake
 
@@ -19,6 +20,8 @@ from tests.matrix.walks import Setup
 
 _PATIENCE_S = 120.0
 _LOOKS = 3
+# How often a service is started again, as often as a walk has instances at least
+_STARTS = 4
 _LOOK_AGAIN_S = 0.01
 
 
@@ -149,18 +152,21 @@ class Stage:
         self._start(self.cloud.restart_host, host)
 
     def _start(self, start: Callable[[str], None], host: str) -> None:
-        """Start the host's service, and once more if Nova's own start ends by a lost call.
+        """Start the host's service, and again if Nova's own start ends, as systemd does.
 
-        As systemd does. Any other error is one of what is tested.
+        It ends by a lost call, and by each reboot that it repeats and that fails. Any other error
+        is one of what is tested.
         """
         by_host = self.cloud.computes, self.cloud.compute_rp_uuids
         kept = [known[host] for known in by_host]
-        try:
-            start(host)
-        except oslo_messaging.MessagingException:
+        for last in (False,) * _STARTS + (True,):
+            try:
+                return start(host)
+            except (oslo_messaging.MessagingException, nova_exception.NovaException):
+                if last:
+                    raise
             for known, own in zip(by_host, kept, strict=True):
                 known[host] = own
-            start(host)
 
     def lose_power(self, host: str) -> None:
         """Guests end, and the service that starts then starts them again."""
