@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import random
 import unittest
 
-from tests.matrix import axes, clouds, operations, outages, plans, stage, walks
+from tests.cloud import oracle
+from tests.matrix import axes, clouds, operations, outages, plans, stage, tenants, walks
 
 SETUP = walks.Setup("kvm", "release", "q35", ("limit", "pc"))
 
@@ -109,3 +111,28 @@ class ExplorationTest(unittest.TestCase):
         following = next(batches)
         self.assertIn(f"{first[0]}/start", map(str, following))
         self.assertIsNone(next(batches, None))
+
+
+class _Contradictory:
+    """A stream to a cloud in which each step goes wrong."""
+
+    def send(self, words: tuple[object, ...]) -> None:
+        self._word = words[0]
+
+    def poll(self, timeout_s: float) -> bool:
+        return True
+
+    def recv(self) -> object:
+        differences = [oracle.Difference("shared", "A", "of two")]
+        answers = {"begin": {0: "ACTIVE"}, "step": ({0: "ACTIVE"}, differences), "end": []}
+        return answers[str(self._word)]
+
+
+class TenantsTest(unittest.TestCase):
+    def test_a_walk_that_failed_is_made_shorter_for_a_while(self) -> None:
+        for shrink_s, is_made_shorter in ((0.0, False), (math.inf, True)):
+            own = tenants.Search(_Contradictory(), [SETUP], shrink_s)
+            tenants.search(own, 8, 1, 1)
+            assert own.failed
+            self.assertEqual((1, ["shared: A: of two"]), (len(own.failed.steps), own.texts))
+            self.assertEqual(is_made_shorter, own.begun > 1)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import collections
 import itertools
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TextIO
 
 from tests.cloud import oracle
@@ -14,6 +14,8 @@ from tests.matrix import axes, plans, walks
 from tests.matrix.branches import Found
 
 PREFIX = "tests.matrix."
+# Characters of a text that are repeated at the end: those of an error, in a traceback
+_MOST = 500
 
 
 class Report:
@@ -31,12 +33,26 @@ class Report:
         self._kinds: dict[walks.Walk, set[str]] = {}
         # By its twin, what cannot be judged before that
         self._waiting: dict[walks.Walk, list[Found]] = {}
+        self._failures: list[str] = []
 
     def say(self, text: str) -> None:
         print(text, file=self._stream, flush=True)
 
-    def line(self, name: str, seconds: float, status: str) -> None:
-        self.say(f"{{0}} {PREFIX}{name} [{seconds:.3f}s] ... {status}")
+    def ended(
+        self, name: str, seconds: float, notes: Sequence[str], texts: Sequence[str], walk: object
+    ) -> None:
+        """Say how a test went: with *texts* it has failed.
+
+        :param walk: what shows the failure again
+        """
+        self.counts["failed" if texts else "passed"] += 1
+        self.say(f"{{0}} {PREFIX}{name} [{seconds:.3f}s] ... {'FAILED' if texts else 'ok'}")
+        shown = [*texts, f"python -m tests.matrix '{walk}'"] if texts else []
+        for text in (*notes, *shown):
+            self.say(f"    {text}")
+        if texts:
+            self._failures.append(f"seed {self.seed}: {name}")
+            self._failures += [f"    {text[-_MOST:]}" for text in shown]
 
     def take(self, found: Found) -> walks.Walk | None:
         """Say how a walk went, or return the one to compare it with first, if it is not known."""
@@ -68,15 +84,10 @@ class Report:
         differences = [each for each in differences if each.kind not in known]
         texts = [found.error] if found.error else [str(each) for each in differences]
         is_missed = found.walk.steps and found.walk.steps[-1].outage and not found.is_hit
-        has_failed = bool(texts or (is_missed and found.walk in self._recorded))
-        self.counts["failed" if has_failed else "passed"] += 1
-        self.line(name, found.seconds, "FAILED" if has_failed else "ok")
-        if is_missed:
-            self.say("    the call was not made")
-        for text in texts:
-            self.say(f"    {text}")
-        if has_failed:
-            self.say(f"    python -m tests.matrix '{name}'")
+        notes = ["the call was not made"] if is_missed else []
+        if is_missed and found.walk in self._recorded and not texts:
+            notes, texts = [], notes
+        self.ended(name, found.seconds, notes, texts, name)
 
     def _differences(self, found: Found) -> Iterator[oracle.Difference]:
         """Yield what is wrong, but for what is wrong without GPUs as well: that is Nova's."""
@@ -92,7 +103,7 @@ class Report:
             yield from oracle.same_outcome(twin.instance, found.instance)
 
     def close(self, seconds: float) -> bool:
-        """Say how it went, and return whether all went well."""
+        """Say how it went, at last what has failed, and return whether all went well."""
         for found in itertools.chain.from_iterable(self._waiting.values()):
             self._tell(found, self._differences(found))
         count = sum(self.counts.values())
@@ -102,4 +113,6 @@ class Report:
             f"{processor_s / max(count, 1):.1f} s of a processor each): "
             f"{self.counts['passed']} passed, {self.counts['failed']} failed. seed {self.seed}"
         )
+        for text in self._failures:
+            self.say(text)
         return count > 0 and not self.counts["failed"]

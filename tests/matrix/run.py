@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import functools
 import itertools
+import math
 import pathlib
 import random
 import time
@@ -27,6 +28,8 @@ _RECORDED = pathlib.Path(__file__).with_name("recorded.yaml")
 _BATCH = 24
 # For how many walks one has a call that goes wrong
 _CALM = 4
+# For how long one of a sample that has failed is made shorter
+_SHRINK_S = 40
 
 
 def main(arguments: argparse.Namespace, seed: int) -> int:
@@ -97,13 +100,9 @@ def _let_tenants_act(
 ) -> None:
     started = time.monotonic()
     with worker.conversing() as stream:
-        search = tenants.Search(stream, tenants.setups(own.seed, kind))
+        shrink_s = _SHRINK_S if arguments.with_tenants else math.inf
+        search = tenants.Search(stream, tenants.setups(own.seed, kind), shrink_s)
         tenants.search(search, arguments.steps, arguments.seeds, own.seed)
-    own.counts["failed" if search.failed else "passed"] += 1
+    notes = [f"{search.steps} steps, {search.begun} times from the beginning"]
     seconds = time.monotonic() - started
-    own.line(f"{TENANTS}.{kind}", seconds, "FAILED" if search.failed else "ok")
-    own.say(f"    {search.steps} steps, {search.begun} times from the beginning")
-    if search.failed:
-        for text in search.texts:
-            own.say(f"    {text}")
-        own.say(f"    python -m tests.matrix '{search.failed}'")
+    own.ended(f"{TENANTS}.{kind}", seconds, notes, search.texts, search.failed)

@@ -8,12 +8,13 @@ line for ``recorded.yaml``.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
+import math
 import random
+import time
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import hypothesis
 from hypothesis import stateful
@@ -40,17 +41,36 @@ class Contradiction(AssertionError):
     pass
 
 
+class ShortEnough(BaseException):
+    """The end of making a walk shorter. Hypothesis takes each :class:`Exception` for a failure."""
+
+
 class Search:
     """What the machines have in common.
 
+    ``failed``: the shortest walk that contradicts itself.
+
     :param stream: to the process that has the cloud
+    :param shrink_s: how long that walk is made shorter
     """
 
-    def __init__(self, stream: Any, setups: Sequence[Setup]) -> None:
+    def __init__(self, stream: Any, setups: Sequence[Setup], shrink_s: float = math.inf) -> None:
         self.stream, self.setups = stream, setups
         self.steps = self.begun = 0
         self.failed: Walk | None = None
         self.texts: list[str] = []
+        self._shrink_s, self._deadline = shrink_s, math.inf
+
+    def fail(self, walk: Walk, texts: list[str]) -> NoReturn:
+        if self.failed is None:
+            self._deadline = time.monotonic() + self._shrink_s
+        if self.failed is None or len(walk.steps) <= len(self.failed.steps):
+            self.failed, self.texts = walk, texts
+        raise Contradiction("\n".join(texts))
+
+    def expect_time(self) -> None:
+        if time.monotonic() > self._deadline:
+            raise ShortEnough
 
     def ask(self, words: object, walk: Walk) -> Any:
         """Return the answer.
@@ -62,8 +82,7 @@ class Search:
             raise TimeoutError(f"no answer to {words} within {_PATIENCE_S} s")
         answer = self.stream.recv()
         if isinstance(answer, Broken):
-            self.failed, self.texts = walk, [answer]
-            raise Contradiction(answer)
+            self.fail(walk, [answer])
         return answer
 
 
@@ -80,6 +99,7 @@ def machine(own: Search) -> type[stateful.RuleBasedStateMachine]:
         def begin(self, setup: Setup, chance: int) -> None:
             # Hypothesis begins with the simplest walk there is: nothing but periods.
             hypothesis.assume(chance)
+            own.expect_time()
             walk = Walk(setup, ())
             self.statuses = own.ask(("begin", setup), walk)
             self.walk = walk
@@ -101,6 +121,7 @@ def machine(own: Search) -> type[stateful.RuleBasedStateMachine]:
 
         def take(self, step: Step) -> None:
             assert self.walk
+            own.expect_time()
             walk = Walk(self.walk.setup, (*self.walk.steps, step))
             self.walk = None  # nothing of it is there to be ended if it breaks
             self.statuses, found = own.ask(("step", step), walk)
@@ -113,8 +134,7 @@ def machine(own: Search) -> type[stateful.RuleBasedStateMachine]:
         def judge(self, found: Iterable[oracle.Difference]) -> None:
             assert self.walk
             if texts := [*map(str, found)]:
-                own.failed, own.texts = self.walk, texts
-                raise Contradiction("\n".join(texts))
+                own.fail(self.walk, texts)
 
         def teardown(self) -> None:
             if self.walk is not None:
@@ -150,8 +170,11 @@ def search(own: Search, steps: int, seeds: int, seed: int) -> None:
         print_blob=False,
     )
     made = hypothesis.seed(seed)(machine(own))
-    with contextlib.suppress(Contradiction):
+    try:
         stateful.run_state_machine_as_test(made, settings=settings)
+    except (Contradiction, ShortEnough, hypothesis.errors.Flaky):  # as one that ended early is
+        if own.failed is None:
+            raise
 
 
 def setups(seed: int, kind: str) -> list[Setup]:
