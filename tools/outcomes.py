@@ -18,6 +18,8 @@ from pathlib import Path
 # convention), and those of timeout(1) for a command that it ended
 SKIPPED, TIMED_OUT = 77, (124, 137)
 ALL = "(all)"
+# The lines of a failed test's output that are repeated at the end, and their characters
+_LAST, _MOST = 8, 200
 
 
 @dataclasses.dataclass
@@ -183,8 +185,14 @@ def execute(argv: Sequence[str], log: Path, limit_s: float, **options: object) -
 
 
 def closing_lines(outcome: Outcome) -> list[str]:
-    """Return a line for each test that is skipped, unsteady or failed."""
+    """Return a line for each test that is skipped, unsteady or failed, and why it failed.
+
+    CI keeps the end of its output only.
+    """
     named: Mapping[str, str] = outcome.skipped
     lines = [f"SKIP {test}: {reason}" for test, reason in named.items()]
     lines += [f"UNSTEADY, passed when run again alone: {test}" for test in outcome.unsteady]
-    return lines + [f"FAIL {test}" for test in outcome.failed]
+    for test, output in outcome.failed.items():
+        last = [line.strip()[:_MOST] for line in output.splitlines() if line.strip()][-_LAST:]
+        lines += [f"FAIL {test}", *(f"    {line}" for line in last)]
+    return lines

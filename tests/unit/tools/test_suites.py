@@ -103,6 +103,13 @@ class TableTest(unittest.TestCase):
         )
         self.assertEqual([], outcomes.rows("\n".join(lines[:2])), "no closing line")
 
+    def test_the_end_says_why_a_test_failed(self) -> None:
+        output = "\n".join([*map(str, range(20)), "", f"  ValueError: {'x' * 900}", ""])
+        first, *lines = outcomes.closing_lines(Outcome(failed={"a.test": output}))
+        self.assertEqual(("FAIL a.test", 8), (first, len(lines)))
+        self.assertIn("ValueError: x", lines[-1])
+        self.assertLess(len("".join(lines)), 300)
+
 
 class CommandTest(unittest.TestCase):
     def selected(self, *words: str) -> dict[str, str]:
