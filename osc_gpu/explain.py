@@ -8,6 +8,8 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from osc_lib import exceptions
+
 from nova_gpu.core.flavor import validation
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.printable import printable
@@ -96,10 +98,15 @@ def _remote(connection: Any, server: Any, request: FlavorRequest) -> Iterator[st
 
     Its host may have had no other when it was moved there, or its flavor permits them.
     """
-    # Its diagnostics are one more request.
-    listed, _ = (
-        servers.cards(connection, server) if affinity.cells(request.extra_specs) else ([], "")
-    )
+    if not affinity.cells(request.extra_specs):
+        return
+    try:
+        listed, _ = servers.cards(connection, server)
+    except rest.Refused:
+        raise
+    except exceptions.CommandError as e:
+        yield f"the NUMA nodes of its GPUs are unknown: {e}"
+        return
     for card in listed:
         node, cells = card.get("numa_node"), card.get("cells")
         if node is not None and cells and str(node) not in cells.split(", "):

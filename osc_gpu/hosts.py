@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -63,8 +64,7 @@ def _of_all_classes(
 def read(connection: Any, placement_query: query.Query, request: FlavorRequest) -> list[Host]:
     """Return all compute nodes with a group of the class of GPUs that *placement_query* requests.
 
-    A few answers of Placement cover all groups (:func:`summaries`). A group with fewer GPUs in
-    service than the query requests takes one more request, for those out of service.
+    A few answers of Placement cover all groups (:func:`summaries`).
 
     :param connection: an openstack.connection.Connection
     :param placement_query: the query for one instance
@@ -162,14 +162,15 @@ def _groups(
 ) -> tuple[Mapping[str, list[Group]], Summaries]:
     """Return the groups of the query's class of GPUs, by compute node, and all summaries.
 
-    :param most: as for :func:`_group`
+    :param most: as for :func:`groups_of`
     """
     listed = gpu_providers(connection)
     known = summaries(connection, {provider["root_provider_uuid"] for provider in listed})
     groups: dict[str, list[Group]] = defaultdict(list)
     for provider in listed:
-        uuid, resource_class = provider["uuid"], placement_query.resource_class
-        if group := _group(connection, uuid, known, most, resource_class):
+        uuid = provider["uuid"]
+        by_class = groups_of(connection, uuid, known.get(uuid), most)
+        if group := by_class.get(placement_query.resource_class):
             groups[provider["root_provider_uuid"]].append(group)
     return groups, known
 
@@ -233,38 +234,43 @@ def _roots(candidates: Mapping[str, Any]) -> frozenset[str]:
     )
 
 
-def _group(
-    connection: Any, uuid: str, known: Summaries, most: int, resource_class: str
-) -> Group | None:
-    """Return a provider's counts and traits; ``None`` without the class, or if it is gone.
+def groups_of(
+    connection: Any, uuid: str, summary: Mapping[str, Any] | None, most: float
+) -> Mapping[str, Group]:
+    """Return a provider's counts and traits by the class of GPUs; empty if it is gone.
 
-    :param known: summaries of providers; one that they lack takes three requests
-    :param most: one with fewer units in service is read with those that are reserved
+    :param summary: the provider's, of :func:`summaries`; ``None`` takes three requests
+    :param most: with fewer units in service those out of service are read as well, which takes one
+        request if no trait states the total: nova-gpu is older on that host
     """
-    if summary := known.get(uuid):
-        counted = summary["resources"].get(resource_class)
-        if not counted:
-            return None
-        traits, used = frozenset(summary["traits"]), counted["used"]
-        total, reserved = counted["capacity"], 0
-        if total < most:
-            inventory = rest.of_provider(connection, uuid, "inventories").get(resource_class)
-            if inventory is None:
-                return None
-            total, reserved = inventory["total"], inventory["reserved"]
-        return Group(total, reserved, used, traits, set_traits.board(traits))
-    inventory = rest.of_provider(connection, uuid, "inventories").get(resource_class)
-    if inventory is None:
-        return None
-    url = f"/resource_providers/{uuid}"
-    traits = frozenset(rest.placement(connection, f"{url}/traits")["traits"])
-    return Group(
-        traits=traits,
-        board=set_traits.board(traits),
-        total=inventory["total"],
-        reserved=inventory["reserved"],
-        used=rest.placement(connection, f"{url}/usages")["usages"].get(resource_class, 0),
-    )
+    get = functools.partial(rest.of_provider, connection, uuid)
+    if summary:
+        traits, counts = frozenset(summary["traits"]), summary["resources"]
+        usages = {name: counted["used"] for name, counted in counts.items()}
+        in_service = {
+            name: counts[name]["capacity"] for name in names.RESOURCE_CLASSES if name in counts
+        }
+        stated = names.known_values(names.TRAIT_TOTAL, traits)
+        total = next((int(text) for text in stated if text.isdecimal()), -1)
+        inventories = {
+            name: {"total": max(total, amount), "reserved": max(total - amount, 0)}
+            for name, amount in in_service.items()
+        }
+        if any(total < amount < most for amount in in_service.values()):
+            inventories = get("inventories")
+    elif inventories := get("inventories"):
+        traits, usages = frozenset(get("traits")), get("usages")
+    return {
+        name: Group(
+            inventories[name]["total"],
+            inventories[name]["reserved"],
+            usages.get(name, 0),
+            traits,
+            set_traits.board(traits),
+        )
+        for name in names.RESOURCE_CLASSES
+        if name in inventories
+    }
 
 
 def _free(summary: Mapping[str, Any]) -> Mapping[str, int]:

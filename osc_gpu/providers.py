@@ -9,8 +9,8 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
-import functools
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,7 +19,6 @@ from osc_lib import exceptions
 from nova_gpu.core import names
 from nova_gpu.core.model import GroupKey
 from nova_gpu.core.scheduling.capacity import Group
-from nova_gpu.core.sets import set_traits
 from osc_gpu import base_command, closed_hosts, hosts, rest
 
 _UNKNOWN = "unknown"
@@ -78,8 +77,9 @@ def read(connection: Any, *, reserved: bool = True, on_host: str | None = None) 
     """Return the groups of all hosts, or of one, sorted by host and product.
 
     :param connection: an openstack.connection.Connection
-    :param reserved: whether totals include reserved GPUs, which takes a request for each group;
-        otherwise only groups that :func:`osc_gpu.hosts.summaries` lacks take requests
+    :param reserved: whether totals include reserved GPUs, which takes a request for each group of a
+        host with an older nova-gpu; otherwise only groups that :func:`osc_gpu.hosts.summaries`
+        lacks take requests
     :param on_host: the name of a compute node whose groups alone are read
     :raises Refused: if policy does not permit the user to read them
     """
@@ -92,9 +92,8 @@ def read(connection: Any, *, reserved: bool = True, on_host: str | None = None) 
         node = nodes.get(root) or hosts.unknown_node(connection, root)
         if on_host not in (None, node[0]):
             continue
-        providers += _providers(
-            connection, provider, *node, summaries.get(provider["uuid"]), reserved
-        )
+        summary = summaries.get(provider["uuid"])
+        providers += _providers(connection, provider, *node, summary, math.inf if reserved else 0)
     return sorted(providers, key=lambda provider: (provider.host, provider.product, provider.mode))
 
 
@@ -116,7 +115,7 @@ def of_instance(connection: Any, uuid: str) -> list[tuple[Provider, int]]:
         host, _ = hosts.unknown_node(connection, described["root_provider_uuid"])
         uses += [
             (provider, resources[provider.resource_class])
-            for provider in _providers(connection, described, host, None, None)
+            for provider in _providers(connection, described, host, None, None, 0)
             if provider.resource_class in resources
         ]
     return uses
@@ -128,48 +127,18 @@ def _providers(
     host: str,
     unusable: str | None,
     summary: Mapping[str, Any] | None,
-    reserved: bool = True,
+    most: float,
 ) -> Iterator[Provider]:
     """Yield a Provider for each class of GPUs that a resource provider has.
 
     Yield nothing if the resource provider no longer exists.
 
     :param described: Placement's record of the resource provider
-    :param summary: its summary from :func:`osc_gpu.hosts.summaries`, or ``None``. It saves two
-        requests, and all three if *reserved* GPUs do not count
+    :param summary, most: as for :func:`osc_gpu.hosts.groups_of`
     """
-    get = functools.partial(rest.of_provider, connection, described["uuid"])
-    counts = summary["resources"] if summary else {}
-    if summary and not reserved:
-        inventories = {
-            item: {"total": counted["capacity"], "reserved": 0, "max_unit": None}
-            for item, counted in counts.items()
-        }
-    else:
-        inventories = get("inventories")
-    there = [
-        resource_class for resource_class in names.RESOURCE_CLASSES if resource_class in inventories
-    ]
-    if not there:
-        return
-    if summary:
-        traits = frozenset(summary["traits"])
-        usages = {item: counted["used"] for item, counted in counts.items()}
-    else:
-        traits, usages = frozenset(get("traits")), get("usages")
-    key = names.parse_provider_name(host, described["name"])
-    for item in there:
-        own = inventories[item]
-        used = usages.get(item, 0)
-        group = Group(
-            own["total"],
-            own["reserved"],
-            used,
-            traits,
-            set_traits.board(traits),
-            max_unit=own["max_unit"],
-        )
-        yield Provider(described["uuid"], host, unusable, key, item, group)
+    uuid, key = described["uuid"], names.parse_provider_name(host, described["name"])
+    for resource_class, group in hosts.groups_of(connection, uuid, summary, most).items():
+        yield Provider(uuid, host, unusable, key, resource_class, group)
 
 
 class ListGroups(base_command.Lister):

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from openstack import exceptions as sdk_exc
+from osc_lib import exceptions
 
 from nova_gpu.core import exception, names
 from nova_gpu.core.flavor import request
@@ -102,6 +103,7 @@ def cards(connection: Any, server: Any) -> tuple[list[dict[str, Any]], str]:
     The reason is empty if there are some.
 
     :raises Refused: if policy does not permit the user to read the diagnostics
+    :raises CommandError: if its host does not answer
     """
     with rest.clean_refusals("Nova"):
         answer = connection.compute.get(
@@ -148,7 +150,12 @@ def _held(connection: Any, server: Any) -> dict[str, Any]:
     :raises Refused: if policy does not permit the user to read that
     """
     held = providers.of_instance(connection, server.id)
-    listed, reason = cards(connection, server) if held else ([], "")
+    try:
+        listed, reason = cards(connection, server) if held else ([], "")
+    except rest.Refused:
+        raise
+    except exceptions.CommandError as e:  # its host does not answer; all else is known
+        listed, reason = [], f"unknown: {e}"
     return {
         "host": server.hypervisor_hostname or "",
         "gpus": sum(amount for _, amount in held),

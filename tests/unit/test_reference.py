@@ -49,6 +49,7 @@ class TablesTest(unittest.TestCase):
         ) | group_traits.of_type(facts, frozenset(os_traits.get_traits()))
         board = [Partition(0, frozenset((1, 2)))]
         got |= set_traits.traits(board, [1]) | {names.peer_access_trait()}
+        got |= {names.trait(names.TRAIT_TOTAL, 8)}
         for prefix in explained:
             self.assertTrue([each for each in got if each.startswith(prefix)], prefix)
         self.assertEqual([], [each for each in got if not each.startswith(tuple(explained))])

@@ -31,6 +31,11 @@ TRAITS = (
         names.TRAIT_MEMORY, "<N>", "the memory of each card in MiB; of vGPUs that of each of them"
     ),
     Trait(
+        names.TRAIT_TOTAL,
+        "<N>",
+        "how many GPUs or vGPUs the group has in all, with those that are reserved",
+    ),
+    Trait(
         names.TRAIT_NUMA_ISLAND,
         "<N>",
         "how many of the cards are on one NUMA node at most; 1 where nothing is known of it",

@@ -104,7 +104,10 @@ def publish(
     else:
         _reserve_all(tree, provider_uuid)
     own = offer.traits(tree.data(provider_uuid).traits)
-    tree.update_traits(provider_uuid, own | {os_traits.OWNER_NOVA})
+    totals = {
+        names.trait(names.TRAIT_TOTAL, int(record["total"])) for record in offer.inventory.values()
+    }
+    tree.update_traits(provider_uuid, own | totals | {os_traits.OWNER_NOVA})
     devices = pool.publish(provider_uuid, offer.devices, supply)
     tree.update_resources(provider_uuid, {device.resource_class_of(key): devices})
     return tuple(name for name in inventory if name in (*offer.inventory, offer.model))

@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import json
 import unittest
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
+
+import requests
 
 from nova_gpu.core import names
-from osc_gpu import usage
+from osc_gpu import explain, providers, servers, usage
 from tests.fixtures.bases.reading import (
     ReadingTestCase,
     new_uuid,
@@ -50,6 +54,16 @@ class ConsumersTest(ReadingTestCase):
         self.assertEqual((found, 1), self.usage())
         self.assertEqual(1, self.asked["/os-migrations"])
 
+    def test_servers_of_a_cell_that_does_not_answer(self) -> None:
+        """Of those the API has uuids and projects (Nova's api-guide, "Handling Down Cells")."""
+        self.add_host("host", self.firm, 2)
+        self.nova.servers = [
+            {"id": server["id"], "tenant_id": "p1", "status": "UNKNOWN", "links": []}
+            for server in self.nova.servers
+        ]
+        found = {(server["id"], 1, "") for server in self.nova.servers}
+        self.assertEqual((found, 1), self.usage())
+
     def test_which_of_a_hosts_products(self) -> None:
         node = self.placement.add_host("host")
         self.nova.add_node(node, "host")
@@ -67,6 +81,47 @@ class ConsumersTest(ReadingTestCase):
         (has,) = (each for each in rows if each["Server"] == last)
         self.assertEqual("kepler", has["Architecture"])
         self.assertEqual(1, self.asked["/resource_providers/UUID/allocations"])
+
+
+class SilentHostTest(ReadingTestCase):
+    def test_it_costs_its_own_answer_alone(self) -> None:
+        flavor = self.nova.add_flavor("cells", **{"gpus": "= 1", "hw:numa_nodes": "1"})
+        self.add_host("host", flavor, 1)
+        (server,) = self.nova.servers
+        send = self.nova.send
+
+        def hang(request: requests.PreparedRequest, *args: Any, **kwargs: Any) -> Any:
+            if str(request.url).endswith("/diagnostics"):
+                raise requests.ReadTimeout
+            return send(request, *args, **kwargs)
+
+        with mock.patch.object(self.nova, "send", hang):
+            for command, field, others in (
+                (servers.ShowServer, "cards", {"host": "host", "gpus": 1}),
+                (explain.ExplainServer, "why", {"host": "host"}),
+            ):
+                status, printed, said = self.shown(command, server["id"], "-f", "json")
+                self.assertEqual(0, status, said)
+                shown = json.loads(printed)
+                self.assertIn("did not answer GET within 60 s", str(shown[field]))
+                self.assertLessEqual(others.items(), shown.items())
+
+
+class ReservedTest(ReadingTestCase):
+    def test_without_a_request_for_each_group(self) -> None:
+        """But for hosts with an older nova-gpu, where a later one may have left its trait."""
+        for name, older in (("host", False), ("older", True), ("left", True)):
+            node = self.placement.add_host(name)
+            group = self.placement.add_group(node, 4, reserved=1, used=1, older=older)
+            self.nova.add_node(node, name)
+        self.placement.mark(group, f"{names.TRAIT_TOTAL}2")
+        for command in (providers.ListGroups, providers.ListHosts):
+            counts = {
+                tuple(row[name] for name in ("Total", "Used", "Reserved", "Free"))
+                for row in self.run_command(command)
+            }
+            self.assertEqual({(4, 1, 1, 2)}, counts)
+            self.assertEqual(2, self.asked["/resource_providers/UUID/inventories"])
 
 
 def server(name: str, status: str, on_stop: str = "", task_state: str | None = None) -> Any:

@@ -66,7 +66,7 @@ class HostsTest(HostsTestCase):
             {
                 "free": (4, "no more GPUs"),
                 "ill": (0, "2 GPUs asked for, 1 of 8 free (7 out of service)"),
-                "full": (0, "2 GPUs asked for, 1 of 7 free"),
+                "full": (0, "2 GPUs asked for, 1 of 8 free (1 out of service)"),
                 "down": (0, "its compute service is down"),
                 "off": (0, "its compute service is disabled: moved"),
                 "stranger": (0, "Nova has no such host"),

@@ -325,9 +325,9 @@ class Walking(live.Moving, stock.StockTestBase):
     def prepare_return(self, host: str) -> None:
         """Do what stock Nova's operator has to do at a boot of the host."""
 
-    def give_back(self, host: str, *, is_last: bool) -> None:
+    def give_back(self, host: str, *, is_last: bool, is_stopped: bool = False) -> None:
         """Give the host's instances back; what is in the way was named, or somebody's doing."""
-        is_ended = self.chance.random() < 0.7
+        is_ended = not is_stopped and self.chance.random() < 0.7
         if is_ended:
             self.end_moves()
         self.computes[host].stop()
@@ -360,7 +360,7 @@ class Walking(live.Moving, stock.StockTestBase):
         leave.check_consumers(report)
         if self.interrupted(self._leave, host, items) is None:
             self.go_on(host)
-            return self.give_back(host, is_last=is_last)
+            return self.give_back(host, is_last=is_last, is_stopped=True)
         self.drivers[host] = STOCK
         self.restart_host(host)
         self.period(host)

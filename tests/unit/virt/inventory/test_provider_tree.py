@@ -51,7 +51,7 @@ class ProviderTreeTest(unittest.TestCase):
     def test_a_group_is_found_again_with_what_an_operator_has_given_it(self) -> None:
         """And another node's groups are not ours."""
         uuid = self._publish()
-        self.tree.add_traits(uuid, "CUSTOM_RACK_7")
+        self.tree.add_traits(uuid, "CUSTOM_RACK_7", f"{names.TRAIT_TOTAL}1")
         self.tree.new_root("node2", uuidutils.generate_uuid())
         self.tree.new_child("node2_gpu_10de_2335_lxc", "node2")
         self.tree.new_child("node_0000:05:00.0", ROOT)
@@ -60,6 +60,8 @@ class ProviderTreeTest(unittest.TestCase):
         self.assertEqual([{KEY: uuid}, {}], list(found))
         traits = self.tree.data(uuid).traits
         self.assertLessEqual({"OWNER_NOVA", "CUSTOM_GPU", "CUSTOM_RACK_7"}, traits)
+        totals = {name for name in traits if name.startswith(names.TRAIT_TOTAL)}
+        self.assertEqual({f"{names.TRAIT_TOTAL}{len(GPUS)}"}, totals)
         # A trait of the node would satisfy a query without choosing a group.
         self.assertEqual(set(), self.tree.data(ROOT).traits)
         provider_tree.withdraw(self.tree, uuid, KEY, self.supply)
