@@ -42,6 +42,10 @@ _SCRIPT = child.source(pathlib.Path(__file__).with_name("card_script.py"), proce
 _LOOKS = ("looking", "reading")
 _SETTLE_S = 5.0
 _SEE_KERNEL_LOG = "see the kernel's log about it"
+_WITHOUT_RESET = (
+    "; a card without a reset of its own needs a slot whose bus it does not share, or "
+    "[gpu]require_reset = false"
+)
 
 _DRIVER = re.compile(r"[\w-]+", re.ASCII)
 # The errors of parsing a file that :func:`record` did not write
@@ -378,17 +382,18 @@ def reset(gpu: model.GPU, means: Means, *, required: bool = True) -> None:
     address, roots = str(gpu.address), means.roots
     if not roots.shows_all_processes():
         raise exception.NotClean(address, open_devices.UNSEEN, open_devices.UNSEEN_REMEDY)
+    remedy = f"{_SEE_KERNEL_LOG}; if the card stays in this state, boot the host"
     try:
-        own = resets_functions(gpu, roots)
         error = _still_in_use(gpu, means)
         if error is None:
+            own = resets_functions(gpu, roots)
             error = _reset(gpu, "functions" if own else _BUS, means)
-        if error and not own and not required:
-            error = _reset(gpu, None, means)
+            if error and not own:
+                remedy += _WITHOUT_RESET
+                error = error if required else _reset(gpu, None, means)
     except OSError as failure:
         error = str(failure)
     if error:
-        remedy = f"{_SEE_KERNEL_LOG}; if the card stays in this state, boot the host"
         raise exception.NotClean(address, error, remedy)
 
 

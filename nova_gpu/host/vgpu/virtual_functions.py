@@ -41,9 +41,10 @@ _GIM = (
 )
 
 # For a card of which sriov_totalvfs is 0 or missing
-_ALLOW = (
-    "turn SR-IOV on in the host's firmware, or load the driver so that it allows them "
-    "(xe.max_vfs=, or i915.max_vfs= with i915.enable_guc=3); or take the card out of the option"
+_ALLOW = "turn SR-IOV on in the host's firmware{intels}, or take the card out of the option"
+_INTELS = (
+    ", or load the driver so that it allows them (xe.max_vfs=, or i915.max_vfs= with "
+    "i915.enable_guc=3)"
 )
 
 _REMEDY = (
@@ -87,7 +88,8 @@ def enable(card: PciAddress, number: int, roots: Roots, timeout_s: float) -> Non
                 raise refused(f"it has {there} already", vendor.how_to_remove_functions(card))
             return
         if not (most := sriov.most(device)):
-            raise refused("its driver allows none", _ALLOW)
+            intels = _INTELS if vendor.id == vendors.INTEL else ""
+            raise refused("its driver allows none", _ALLOW.format(intels=intels))
         if number > most:
             raise refused(f"it can have {most}", f"set the option to {most} at most")
         if vendor.function_maker is FunctionMaker.MODULE:

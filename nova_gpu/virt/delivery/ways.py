@@ -208,7 +208,7 @@ class Ways:
                 return what and f"{what}; take the card out of one of them"
             reason = "it is for cards of NVIDIA's that [gpu]virtual_functions names"
         for option, values in self._others.items():
-            if selection.value_of(gpu, values) is not None:
+            if selection.value_of(gpu, values):
                 remedy = "take the card out of it in this host's nova.conf"
                 return f"[gpu]{option} names it in vain: {reason}; {remedy}"
         return None

@@ -56,6 +56,7 @@ class ResetterTest(HostTestCase):
             exception.NotClean, binding.reset, gpu, self.means(timeout_s), **kwargs
         )
         self.assertEqual(CARD, error.address)
+        self.remedy = error.remedy
         return str(error.reason)
 
     def test_every_function_by_its_own(self) -> None:
@@ -78,6 +79,7 @@ class ResetterTest(HostTestCase):
         """The file of function 0 is there all the same; VFIO, which this tree lacks, is asked."""
         gpu = self.add("bus", "flr")
         self.assertIn("the reset of its bus by VFIO", self.reason(gpu))
+        self.assertIn("[gpu]require_reset = false", self.remedy)
         self.assertEqual([], self.written())
 
     def test_not_required(self) -> None:
@@ -85,6 +87,10 @@ class ResetterTest(HostTestCase):
         binding.reset(gpu, self.means(), required=False)
         (self.host.devices / AUDIO / "config").write_bytes(b"\xff" * 256)
         self.assertIn(f"{AUDIO} does not answer", self.reason(gpu, required=False))
+        pci.write(self.host.roots.sysfs / f"class/vfio/{gpu.iommu_group}/dev", "1:3\n")
+        (self.host.roots.proc / "812/fd").mkdir(parents=True)
+        (self.host.roots.proc / "812/fd/7").symlink_to("/dev/null")
+        self.assertIn("it is still in use by ? (pid 812)", self.reason(gpu, 1, required=False))
 
     def test_does_not_answer(self) -> None:
         gpu = self.add("flr", "flr")

@@ -76,10 +76,14 @@ class TestEnable(EnableTestCase):
         self.assertIn(
             "wants 3 virtual functions of it: it has 1 already; write 0 to", self.refused(3)
         )
+        self.host.remove_vfs(CARD)
+        pci.write(self.host.path(CARD) / "sriov_totalvfs", "0\n")
         self.host.add_gpu(AMDS, "1002", "74a1")
-        refused = self.refused(1, AMDS)
-        self.assertIn("its driver allows none; turn SR-IOV on", refused)
-        self.assertNotIn("set the option to 0", refused, "0 is no value of the option")
+        for card, intels in ((CARD, True), (AMDS, False)):
+            refused = self.refused(1, card)
+            self.assertIn("its driver allows none; turn SR-IOV on", refused)
+            self.assertNotIn("set the option to 0", refused, "0 is no value of the option")
+            self.assertEqual(intels, "xe.max_vfs" in refused)
 
     def test_amds_are_made_by_gim_alone(self) -> None:
         """A write to sriov_numvfs is ENOENT always: neither amdgpu nor gim has a sriov_configure

@@ -67,6 +67,9 @@ class WaysTest(HostTestCase):
             for host, card in ((other, none), (kind, gpu)):
                 self.assertIsNone(self.ways(host).ignored(card))
             self.config(group="gpu", **{option: []})
+        self.config(group="gpu", vgpu_mixed_sizes=["10de:2335=false"])
+        gpu = cards.placed(CARD, product=model.Product("10de", "2335"))
+        self.assertEqual([None, None], [self.ways(kind).ignored(gpu) for kind in ("kvm", "lxc")])
         self.config(group="gpu", virtual_functions=["many"])
         self.assertRaises(exception.InvalidOption, self.ways, "kvm")
 
