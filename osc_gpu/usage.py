@@ -156,17 +156,18 @@ class _Consumers:
         """Return the uuid, name and project of the consumer's server, and a remark.
 
         The server of a migration is the one that migrates. If Nova knows no server, the uuid is
-        the consumer's own and the name is empty. The remark is empty if the consumer is a server.
+        the consumer's own and the name is empty. The name is also empty while a server's cell does
+        not answer. The remark is empty if the consumer is a server.
 
         :param host: the compute node with its GPUs
         """
         with rest.clean_refusals("Nova"):
             if server := self._server(consumer):
-                return server.id, server.name, server.project_id, ""
+                return server.id, server.name or "", server.project_id, ""
         moving = consumers.moving(self._connection, consumer, host)
         with rest.clean_refusals("Nova"):
             if moving and (server := self._server(moving)):
-                return server.id, server.name, server.project_id, _MOVE
+                return server.id, server.name or "", server.project_id, _MOVE
         record = rest.placement(self._connection, f"/allocations/{consumer}")
         return consumer, "", record.get("project_id", ""), _UNKNOWN
 

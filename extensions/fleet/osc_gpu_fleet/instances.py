@@ -27,6 +27,8 @@ from osc_gpu_fleet.planning import fleet
 from osc_gpu_fleet.planning.fleet import Fleet, Instance, Need, Sets, Way
 
 _NOT_NOVAS = "Nova has no such instance"
+# Nova then lists a server without its flavor, name and host.
+_CELL_DOWN = "the database of its cell does not answer"
 # Nova asks each host by RPC, and a host answers in milliseconds or never.
 _HOSTS_AT_ONCE = 16
 # Added to the traits of groups whose GPUs preemptible instances may get
@@ -92,8 +94,7 @@ def read(connection: rest.Snapshot) -> Fleet:
         by_host[group[0].host].append(group)
     summaries = hosts.summaries(connection, {roots[name] for name in by_host if name in roots})
     up, reserved = hosts.up(connection), closed_hosts.by_trait(connection, RESERVED)
-    modules = _modules(connection, by_host, known, up)
-    made, instances, shared = [], [], {}
+    made, members, shared = [], {}, {}
     for name, of_host in by_host.items():
         listed_groups = [provider for provider, _ in of_host]
         held_by = _held(amounts for _, amounts in of_host)
@@ -117,44 +118,52 @@ def read(connection: rest.Snapshot) -> Fleet:
                 *(connection, consumer, server, name),
                 *(held, groups, taken.get(consumer, {}), name in up),
             )
-            there.append(dataclasses.replace(instance, sets=modules.get(consumer, ())))
-        instances += fleet.with_last_set(there, groups)
+            is_fixed = instance.way is None and not (
+                server and is_preemptible(servers.request_of(server).extra_specs)
+            )
+            there.append(dataclasses.replace(instance, is_fixed=is_fixed))
+        members[name] = there, groups
         if cards := _shared(listed_groups):
             shared[name] = cards
+    modules = _modules(connection, members, known, up)
+    instances: list[Instance] = []
+    for there, groups in members.values():
+        with_sets = [dataclasses.replace(each, sets=modules.get(each.uuid, ())) for each in there]
+        instances += fleet.with_last_set(with_sets, groups)
     return Fleet(tuple(made), tuple(instances), shared)
 
 
 def _modules(
     connection: Any,
-    by_host: Mapping[str, Sequence[tuple[Provider, _Amounts]]],
+    members: Mapping[str, tuple[Sequence[Instance], Sequence[Group]]],
     known: Mapping[str, Any],
     up: Container[str],
 ) -> Mapping[str, Sets]:
     """Return the modules of servers on boards, by the server's uuid, as their hosts report them.
 
-    Several hosts are asked at the same time. A host that does not answer is not asked again: each
-    of its answers would take a minute.
+    Only boards are asked about that an instance may leave. Several hosts are asked at the same
+    time. A host that does not answer is not asked again: each of its answers would take a minute.
+
+    :param members: the instances of each host, and its groups
     """
 
     def of_host(name: str) -> dict[str, Sets]:
-        groups = [provider.group for provider, _ in by_host[name]]
-        held_by = _held(amounts for _, amounts in by_host[name])
-        on_boards = {
-            consumer: boards
-            for consumer, held in held_by.items()
-            if (boards := [number for number in held if groups[number].board])
-        }
+        there, groups = members[name]
+        matter = {number for each in there if not each.is_fixed for number, _ in each.held}
         sets: dict[str, Sets] = {}
         with contextlib.suppress(exceptions.CommandError):
-            for consumer, boards in on_boards.items():
-                server, (number, *more) = known.get(consumer), boards
-                board, own = groups[number].board, held_by[consumer][number]
-                # One that has all that is taken is not asked (:func:`fleet.with_last_set`).
-                if server and board and not more and len(board.taken) > own:
-                    sets[consumer] = _sets(connection, server, number, own)
+            for instance in there:
+                server = known.get(instance.uuid)
+                boards = [(number, own) for number, own in instance.held if groups[number].board]
+                if server and len(boards) == 1:
+                    ((number, own),) = boards
+                    board = groups[number].board
+                    # One that has all that is taken is not asked (:func:`fleet.with_last_set`).
+                    if number in matter and board and len(board.taken) > own:
+                        sets[instance.uuid] = _sets(connection, server, number, own)
         return sets
 
-    there = [name for name in by_host if name in up]
+    there = [name for name in members if name in up]
     with futures.ThreadPoolExecutor(_HOSTS_AT_ONCE) as pool:
         return dict(itertools.chain.from_iterable(map(dict.items, pool.map(of_host, there))))
 
@@ -190,7 +199,7 @@ def _own(
         counts = summary["resources"]
         used = {name: allocation["used"] for name, allocation in counts.items()}
         own = {name: item["capacity"] - used[name] for name, item in counts.items()}
-        if all(there.values()):
+        if all(server and server.flavor for server in there.values()):
             taken = {uuid: _of_flavor(server, used) for uuid, server in there.items()}
             # An image may request other resources, for example dedicated processors.
             if all(
@@ -251,13 +260,15 @@ def _instance(
     amounts = tuple(sorted(taken.items()))
 
     def stays(reason: str) -> Instance:
-        name = server.name if server else ""
+        name = (server.name if server else None) or ""
         return Instance(consumer, name, host, Need((), amounts), mine, None, reason)
 
     if server is None:
         return stays(_NOT_NOVAS)
     if consumer != server.id:
         return stays(fleet.WAITS)
+    if server.flavor is None:
+        return stays(_CELL_DOWN)
     request = servers.request_of(server)
     try:
         wishes = extra_specs.MOVE.of(request.extra_specs) or extra_specs.Consent.LIVE

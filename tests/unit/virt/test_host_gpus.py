@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import fixtures
 from nova import objects
@@ -77,6 +79,20 @@ class HostGPUsTest(ComputeTestCase):
         self.compute.period()
         self.assertEqual(((2, 0), 3), (self.inventory(), self.gpus.assigned.free()))
         self.assertGreater(counters.read(pathlib.Path(CONF.state_path)).period_at, seen.period_at)
+        # The service starts, for instances without GPUs.
+        with fixtures.MockPatchObject(discovery.Discovery, "find", side_effect=ZeroDivisionError):
+            self.compute.restart()
+
+    def test_an_end_waits_for_the_disk_once_for_each_card(self) -> None:
+        """For its proof, the file and its name; not for what is only counted"""
+        both = self.compute.instance({"gpus": "2"}, (self.provider, ONE), (self.provider, TWO))
+        self.compute.spawn(both)
+        before = counters.read(pathlib.Path(CONF.state_path)).cleanings["clean"]
+        with mock.patch.object(os, "fsync") as waited:
+            self.compute.delete(both)
+        cleanings = counters.read(pathlib.Path(CONF.state_path)).cleanings["clean"]
+        self.assertEqual(2, cleanings - before)
+        self.assertEqual(2 * 2, waited.call_count)
 
     def test_inventory_that_fails_takes_no_claim(self) -> None:
         """As at the first of a service, whose tree Placement filled without the devices"""

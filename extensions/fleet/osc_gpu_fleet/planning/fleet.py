@@ -109,6 +109,7 @@ class Instance:
 
     ``need`` is what a host must have free for it; ``held`` and ``sets`` are the GPUs that it has,
     as in :class:`Spot`. ``way``: ``None`` if it may not be moved; ``stays`` is then the reason.
+    ``is_fixed``: whether it is not preemptible either, so that no plan needs its ``sets``.
     """
 
     uuid: str
@@ -119,6 +120,7 @@ class Instance:
     way: Way | None
     stays: str = ""
     sets: Sets = ()
+    is_fixed: bool = False
 
     @property
     def gpus(self) -> int:
@@ -168,13 +170,14 @@ class Fleet:
     def is_known(self) -> bool:
         """Whether it is known exactly which GPUs are free after any moves.
 
-        It is not if vGPU types share cards, or if the modules of an instance on a board are
-        unknown.
+        It is not if vGPU types share cards, or if the modules of an instance on a board that may
+        leave are unknown.
         """
         hosts = {host.name: host for host in self.hosts}
         return not self.shared and all(
             hosts[instance.host].groups[group].board is None or group in dict(instance.sets)
             for instance in self.instances
+            if not instance.is_fixed
             for group, _ in instance.held
         )
 

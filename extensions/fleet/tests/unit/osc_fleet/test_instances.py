@@ -30,16 +30,22 @@ class ModulesTest(unittest.TestCase):
 
         board = dataclasses.replace(fleets.BOARD, taken=frozenset({1, 2, 3, 4}))
         group = dataclasses.replace(fleets.host("host", (4, 0)).groups[0], board=board)
-        names = [f"host{number}" for number in range(8)]
-        by_host = {
-            name: [(SimpleNamespace(group=group), {f"{name} {n}": 1 for n in range(4)})]
+        names, one = [f"host{number}" for number in range(8)], fleets.need(1)
+        members = {
+            name: ([fleets.instance(f"{name} {n}", name, one) for n in range(4)], [group])
             for name in names
         }
         known = {
-            uuid: SimpleNamespace(id=uuid, status="ACTIVE")
-            for [(_, held)] in by_host.values()
-            for uuid in held
+            each.uuid: SimpleNamespace(id=each.uuid, status="ACTIVE")
+            for there, _ in members.values()
+            for each in there
         }
         with mock.patch.object(servers, "cards", hang):
-            self.assertEqual({}, instances._modules(None, by_host, known, names))
-        self.assertEqual(8, len(asked))
+            self.assertEqual({}, instances._modules(None, members, known, names))
+            self.assertEqual(8, len(asked))
+            fixed = {
+                name: ([dataclasses.replace(each, is_fixed=True) for each in there], groups)
+                for name, (there, groups) in members.items()
+            }
+            self.assertEqual({}, instances._modules(None, fixed, known, names))
+        self.assertEqual(8, len(asked), "for boards that no instance may leave")

@@ -39,6 +39,28 @@ class PreemptTest(ReadingTestCase):
         self.assertEqual(1, self.asked["/resource_providers/UUID/allocations"])
 
 
+class DownCellTest(ReadingTestCase):
+    def test_what_it_has_is_left_alone(self) -> None:
+        """Of its servers Nova shows no more than uuids and projects, and nothing of moves."""
+        group = self.add_host("host", self.spot, 2)
+        self.placement.allocate({group: {names.RESOURCE_CLASS: 1}})
+        for server in self.nova.servers:
+            known = {name: server[name] for name in ("id", "tenant_id")}
+            server.clear()
+            server.update({**known, "status": "UNKNOWN", "links": []})
+        rows = self.run_command(usage.ShowUsage)
+        self.assertEqual(["other", "p1", "p1"], sorted(row["Project"] for row in rows))
+        for command, *arguments in (
+            (preemption.Preempt, "two", "--project", "p1"),
+            (preemption.Preempt, "--project", "p1"),
+            (move_commands.MakePlace, "two"),
+            (move_commands.Drain, "host"),
+            (move_commands.Defragment, "--flavor", "two"),
+        ):
+            with contextlib.suppress(exceptions.CommandError):  # none of them may move
+                self.shown(command, *arguments)
+
+
 class LargeCloudTest(ReadingTestCase):
     """Hosts whose GPUs are all used, by eight servers each"""
 
