@@ -475,15 +475,22 @@ def _tasks(view: _View) -> Iterator[Difference]:
 
 
 def _bills(view: _View) -> Iterator[Difference]:
-    """Each claim has its release as soon as the instance has no such device any more."""
+    """Each claim has its release as soon as the instance has no such device any more.
+
+    A service that died may not know of its release, and the next one repeats it.
+    """
     open_ones: dict[tuple[str, str], set[str]] = {}
+    ended: dict[tuple[str, str, str], int] = {}
     for bill in view.cloud.bills:
         having = open_ones.get((bill.instance, bill.host))
         if bill.is_claim:
             yield from _claimed(bill, having or set())
             open_ones[bill.instance, bill.host] = (having or set()) | {*bill.addresses}
         elif having is not None:  # else it has them of stock Nova
-            yield from _released(bill, having)
+            keys = {each: (bill.instance, bill.host, each) for each in bill.addresses}
+            again = {each for each in keys if ended.get(keys[each], bill.starts) < bill.starts}
+            yield from _released(bill, having | again)
+            ended |= dict.fromkeys(keys.values(), bill.starts)
             open_ones[bill.instance, bill.host] = having - {*bill.addresses}
     for (uuid, name), addresses in open_ones.items():
         instance, host = view.cloud.instances.get(uuid), view.cloud.hosts.get(name)

@@ -20,7 +20,7 @@ from typing import Any
 import fixtures
 from lxml import etree
 from nova import context as nova_context
-from nova import objects
+from nova import objects, service
 
 from nova_gpu.cmd import cards as shown
 from nova_gpu.conf import CONF
@@ -213,12 +213,16 @@ class Provider:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Bill:
-    """A notification that an instance has GPUs of a host from now on, or no longer."""
+    """A notification that an instance has GPUs of a host from now on, or no longer.
+
+    ``starts``: the services that had been started before.
+    """
 
     is_claim: bool
     instance: str
     host: str
     addresses: tuple[str, ...]
+    starts: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -255,10 +259,18 @@ class Heard(fixtures.Fixture):
         kept = _Kept(self._notifier.notifications)
         kept.bills = self.bills
         self._notifier.notifications = kept
+        start = service.Service.start
+
+        def started(own: service.Service) -> None:
+            kept.starts += 1
+            start(own)
+
+        self.useFixture(fixtures.MonkeyPatch("nova.service.Service.start", started))
 
 
 class _Kept(list[Any]):
     bills: list[Bill]
+    starts = 0
 
     def append(self, message: Any) -> None:
         super().append(message)
@@ -270,6 +282,7 @@ class _Kept(list[Any]):
                     payload["instance_uuid"],
                     payload["host"],
                     tuple(payload["addresses"]),
+                    self.starts,
                 )
             )
 

@@ -205,18 +205,10 @@ class CastTest(BindingTestBase):
         self._delete_server(server)
         self.period()
         self.assertNothingLeft("a start")
-        for after in (False, True):
-            self.delete_and_die(_GIVE_BACK, after=after)
-
-    def test_nova_compute_dies_right_after_the_domain(self) -> None:
-        # Nothing tells this from a death after the release.
-        self.leaves = {"bill": "of a service that dies between the two"}
-        self.delete_and_die(_UNDEFINE, after=True)
-
-    def delete_and_die(self, function: str, *, after: bool) -> None:
-        server = self.boot(self.gpu_flavor(1))
-        self.assertGPUs(server, [OTHER])
-        self._dies(function, self.api.delete_server, server["id"], after=after)
-        self._wait_until_deleted(server)
-        self.period()
-        self.assertNothingLeft(f"{function}, {after}")
+        for function, after in ((_UNDEFINE, True), (_GIVE_BACK, False), (_GIVE_BACK, True)):
+            server = self.boot(self.gpu_flavor(1))
+            self.assertGPUs(server, [OTHER])
+            self._dies(function, self.api.delete_server, server["id"], after=after)
+            self._wait_until_deleted(server)
+            self.period()
+            self.assertNothingLeft(f"{function}, {after}")

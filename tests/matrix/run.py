@@ -28,8 +28,8 @@ _RECORDED = pathlib.Path(__file__).with_name("recorded.yaml")
 _BATCH = 24
 # For how many walks one has a call that goes wrong
 _CALM = 4
-# For how long one of a sample that has failed is made shorter
-_SHRINK_S = 40
+# For how long one of a sample that has failed is gone and made shorter
+_SHRINK_S = 60
 
 
 def main(arguments: argparse.Namespace, seed: int) -> int:

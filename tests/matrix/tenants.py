@@ -51,7 +51,8 @@ class Search:
     ``failed``: the shortest walk that contradicts itself.
 
     :param stream: to the process that has the cloud
-    :param shrink_s: how long that walk is made shorter
+    :param shrink_s: how long after the beginning of the first one it is made shorter: not at all
+        where already that one took so long
     """
 
     def __init__(self, stream: Any, setups: Sequence[Setup], shrink_s: float = math.inf) -> None:
@@ -60,13 +61,18 @@ class Search:
         self.failed: Walk | None = None
         self.texts: list[str] = []
         self._shrink_s, self._deadline = shrink_s, math.inf
+        self._began = 0.0
 
     def fail(self, walk: Walk, texts: list[str]) -> NoReturn:
         if self.failed is None:
-            self._deadline = time.monotonic() + self._shrink_s
+            self._deadline = self._began + self._shrink_s
         if self.failed is None or len(walk.steps) <= len(self.failed.steps):
             self.failed, self.texts = walk, texts
         raise Contradiction("\n".join(texts))
+
+    def begin(self) -> None:
+        self.expect_time()
+        self._began = time.monotonic()
 
     def expect_time(self) -> None:
         if time.monotonic() > self._deadline:
@@ -99,7 +105,7 @@ def machine(own: Search) -> type[stateful.RuleBasedStateMachine]:
         def begin(self, setup: Setup, chance: int) -> None:
             # Hypothesis begins with the simplest walk there is: nothing but periods.
             hypothesis.assume(chance)
-            own.expect_time()
+            own.begin()
             walk = Walk(setup, ())
             self.statuses = own.ask(("begin", setup), walk)
             self.walk = walk

@@ -25,7 +25,7 @@ class Bill:
 
 
 class Bills:
-    """The open bill of each instance: a device is claimed once, and released once.
+    """The open bill of each instance: a device is claimed once, and released once by each service.
 
     Nova does not tell the driver of each end: not of some failed starts, moves and recoveries, nor
     of one while the service was down. So a bill also ends when neither the database nor a domain
@@ -70,10 +70,9 @@ class Bills:
         """
         if self._is_complete or now.records is None:
             return
-        # The release of an instance that the service deleted when it died was reported with the end
-        # of its domain; Nova deletes it anew.
-        released = now.records.deleting - now.domains.keys()
-        for uuid in now.instances() - released:
+        # Also of one that the service was deleting when it died: whether that release was sent, its
+        # domain's end does not tell. Sent twice, it ends nothing; lost, the bill would never end.
+        for uuid in now.instances():
             # Not what its domain alone has: that may be Nova's own passthrough.
             held = now.counted_for(uuid)
             had = products(held)

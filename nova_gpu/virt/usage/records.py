@@ -41,8 +41,7 @@ class Records:
     must equal their GPUs.
     ``idle``: the instances here, in any state, without a task and a move in progress, so that their
     allocations must cover their GPUs.
-    ``here``: the instances of this host, with GPUs or without, but for those in ``deleting``.
-    ``deleting``: those that are deleted now.
+    ``here``: the instances of this host, with GPUs or without, but for those that are deleted now.
     ``migrations``: the migrations of each instance from or to this host that have not ended, or
     ended in error: they may have allocations for the instance.
     """
@@ -55,7 +54,6 @@ class Records:
     settled: frozenset[str] = frozenset()
     idle: frozenset[str] = frozenset()
     here: frozenset[str] = frozenset()
-    deleting: frozenset[str] = frozenset()
     migrations: Mapping[str, frozenset[str]] = dataclasses.field(default_factory=dict)
 
     def consumers(self, instance_uuid: str) -> frozenset[str]:
@@ -107,7 +105,6 @@ def read(
     settled: set[str] = set()
     idle: set[str] = set()
     here: set[str] = set()
-    deleting: set[str] = set()
     busy: set[str] = set()
     unread: set[str] = set()
 
@@ -138,7 +135,8 @@ def read(
                 idle.add(uuid)
             is_gone = instance.vm_state == vm_states.DELETED  # and its row soon is
             is_gone |= instance.task_state in (task_states.DELETING, task_states.SOFT_DELETING)
-            (deleting if is_gone else here).add(uuid)
+            if not is_gone:
+                here.add(uuid)
     # Nova keeps a failed migration until its instance is deleted: an instance may have hundreds.
     by_instance: dict[str, list[objects.Migration]] = {}
     for migration in migrations:
@@ -177,7 +175,6 @@ def read(
         frozenset(settled - unread),
         frozenset(idle - unread),
         frozenset(here - unread),
-        frozenset(deleting - unread),
         {uuid: frozenset(item.uuid for item in own) for uuid, own in by_instance.items()},
     )
 

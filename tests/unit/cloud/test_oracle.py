@@ -56,6 +56,8 @@ CLOUD = snapshot.Cloud(
 DOMAIN_OF_NONE = Domain(UUID, "instance-1", True, (), ())
 STRANGER, THIEF = (Domain("other", "other", True, has, ()) for has in ((), (CARD,)))
 BILL = snapshot.Bill(True, UUID, "host1", (CARD,))
+END = snapshot.Bill(False, UUID, "host1", (CARD,))
+AGAIN = dataclasses.replace(END, starts=1)
 
 
 def with_host(**changes: Any) -> snapshot.Cloud:
@@ -121,6 +123,9 @@ class DifferencesTest(unittest.TestCase):
             (set(), dataclasses.replace(CLOUD, limits={PROJECT: {"PGPU": 1}})),
             ({"bill"}, dataclasses.replace(CLOUD, bills=(BILL, BILL))),
             ({"bill"}, dataclasses.replace(empty(), bills=(BILL,))),
+            ({"bill"}, dataclasses.replace(empty(), bills=(BILL, END, END))),
+            (set(), dataclasses.replace(empty(), bills=(BILL, END, AGAIN))),
+            ({"bill"}, dataclasses.replace(empty(), bills=(BILL, END, AGAIN, AGAIN))),
             ({"text"}, dataclasses.replace(CLOUD, unprintable=("two\nlines",))),
         )
         for expected, cloud in rows:

@@ -218,20 +218,6 @@ class ReachedTest(BulletinTest):
             self.assertEqual(expected, [event.addresses for event in self.events])
             self.events.clear()
 
-    def test_one_whose_deletion_a_start_repeats(self) -> None:
-        """The end of its domain was its release."""
-        counted = {UUID: frozenset({("group", A)})}
-        for domains, expected in (({}, []), ({UUID: frozenset({FIRST})}, [(A,)])):
-            after_start = reporter.Reporter()
-            for known in (
-                records.Records(counted, deleting=frozenset(counted)),
-                records.Records({}),
-            ):
-                now = ledger.Snapshot(records=known, domains=domains if known.counted else {})
-                after_start.settle_bills(lambda now=now: now, lambda devices: {FIRST: FERMI})
-            self.assertEqual(expected, [event.addresses for event in self.events])
-            self.events.clear()
-
 
 def _main(event: Event) -> tuple[str | None, tuple[str, ...], str | None, int]:
     return event.host, event.addresses, event.instance_uuid, event.count
