@@ -24,7 +24,7 @@ from osc_gpu import closed_hosts, consumers, flavors, hosts, providers, query, r
 from osc_gpu.providers import Provider
 from osc_gpu.resource_request import Size
 from osc_gpu_fleet.planning import fleet
-from osc_gpu_fleet.planning.fleet import Fleet, Instance, Need, Sets, Way
+from osc_gpu_fleet.planning.fleet import Fleet, Instance, ModulesByGroup, Need, Way
 
 _NOT_NOVAS = "Nova has no such instance"
 # Nova asks each host by RPC, and a host answers in milliseconds or never.
@@ -77,7 +77,7 @@ def need_of(connection: Any, flavor: Any, *, boots_from_volume: bool = False) ->
     return size_need
 
 
-def read(connection: rest.Snapshot) -> Fleet:
+def read(connection: rest.CachedConnection) -> Fleet:
     """Return the fleet, as Placement and Nova show it.
 
     :raises Refused: if policy does not permit the user to read it
@@ -129,14 +129,14 @@ def _modules(
     by_host: Mapping[str, Sequence[tuple[Provider, _Amounts]]],
     known: Mapping[str, Any],
     up: Container[str],
-) -> Mapping[str, Sets]:
+) -> Mapping[str, ModulesByGroup]:
     """Return the modules of servers on boards, by the server's uuid, as their hosts report them.
 
     Several hosts are asked at the same time. A host that does not answer is not asked again: each
     of its answers would take a minute.
     """
 
-    def of_host(name: str) -> dict[str, Sets]:
+    def of_host(name: str) -> dict[str, ModulesByGroup]:
         groups = [provider.group for provider, _ in by_host[name]]
         held_by = _held(amounts for _, amounts in by_host[name])
         on_boards = {
@@ -144,7 +144,7 @@ def _modules(
             for consumer, held in held_by.items()
             if (boards := [number for number in held if groups[number].board])
         }
-        sets: dict[str, Sets] = {}
+        sets: dict[str, ModulesByGroup] = {}
         with contextlib.suppress(exceptions.CommandError):
             for consumer, boards in on_boards.items():
                 server, (number, *more) = known.get(consumer), boards
@@ -159,7 +159,7 @@ def _modules(
         return dict(itertools.chain.from_iterable(map(dict.items, pool.map(of_host, there))))
 
 
-def _sets(connection: Any, server: Any, number: int, count: int) -> Sets:
+def _sets(connection: Any, server: Any, number: int, count: int) -> ModulesByGroup:
     """Return the modules of group *number* that a running server has by its diagnostics.
 
     :param count: the number of its GPUs of that group

@@ -58,7 +58,7 @@ class LargeCloudTest(ReadingTestCase):
             (usage.ShowUsage,),
             (preemption.Preempt, "two", "--project", "p1"),
             (preemption.Preempt, "--project", "p1"),
-            (move_commands.MakePlace, "two"),
+            (move_commands.MakeRoom, "two"),
             (move_commands.Drain, "host7"),
             (move_commands.Defragment, "--flavor", "two"),
         ):
