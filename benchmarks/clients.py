@@ -121,7 +121,7 @@ def measure(options: argparse.Namespace, stream: TextIO) -> NoReturn:
                 ("report", gpu_report.WriteReport, ("--html", tempfile.mktemp())),
                 ("capacity", capacity.ShowCapacity, (eight,)),
                 ("explain", explain.ExplainServer, (server["id"],)),
-                ("plan", move_commands.MakePlace, (eight,)),
+                ("plan", move_commands.MakeRoom, (eight,)),
                 ("drain", move_commands.Drain, ("host1",)),
                 ("preempt", preemption.Preempt, (eight, "--project", self.api.project_id)),
                 ("flavor check", flavor_check.CheckFlavor, ()),

@@ -38,7 +38,7 @@ from nova_gpu.core.scheduling import stats
 from nova_gpu.host.roots import Roots
 from nova_gpu.scheduler import filters, placement, recent_choices
 from nova_gpu.scheduler.weights import GPUWeigher
-from nova_gpu.virt.delivery.ways import Ways
+from nova_gpu.virt.delivery.ways import Deliveries
 from nova_gpu.virt.health.failed_starts import FailedStarts
 from nova_gpu.virt.inventory import numa_cells
 from nova_gpu.virt.inventory.card_inventory import CardInventory
@@ -139,7 +139,7 @@ class GPUHost(Host):
         neighbours = Neighbours(tracker, roots)
         self._cards = CardInventory(
             ledger,
-            Ways(roots, lambda _: None, ledger),
+            Deliveries(roots, lambda _: None, ledger),
             JoinedCards(NoSets(), roots, serves=True),
             neighbours,
             FailedStarts(folder / state.host, roots),

@@ -19,7 +19,7 @@ from osc_gpu.providers import Provider
 
 
 def read(
-    connection: rest.Snapshot, providers: Sequence[Provider], listed: Iterable[Any]
+    connection: rest.CachedConnection, providers: Sequence[Provider], listed: Iterable[Any]
 ) -> list[Mapping[str, int]]:
     """Return, for each of *providers*, the number of its GPUs by the consumer's uuid.
 
@@ -68,7 +68,7 @@ def _by_flavor(
                 yield fitting[0], part.count
 
 
-def moving(connection: rest.Snapshot, consumer: str, node: str) -> str | None:
+def moving(connection: rest.CachedConnection, consumer: str, node: str) -> str | None:
     """Return the uuid of the server that migrates from *node*, ``None`` without such a migration.
 
     Until a migration is finished, it is the consumer of the GPUs on the source. Nova keeps all

@@ -23,7 +23,7 @@ from osc_lib import exceptions
 from nova_gpu import data
 from nova_gpu.core import names, vendors
 from nova_gpu.core.flavor import condition, extra_spec, request
-from nova_gpu.core.flavor.declaration import Word
+from nova_gpu.core.flavor.declaration import ExtraSpec
 from nova_gpu.core.flavor.request import FlavorRequest
 
 # vGPUs and MIG profiles of NVIDIA, by the id or the name of their type
@@ -101,7 +101,7 @@ def _only(values: Iterable[str | None]) -> str | None:
     return different.pop() if len(different) == 1 else None
 
 
-def _stated(flavor: FlavorRequest, word: Word[condition.Condition]) -> str:
+def _stated(flavor: FlavorRequest, word: ExtraSpec[condition.Condition]) -> str:
     """Return the name that a flavor requires by an extra spec, in its own spelling."""
     return re.sub(r"^\s*(s==|<or>)", "", flavor.extra_specs[word.name]).strip()
 

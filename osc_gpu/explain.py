@@ -26,7 +26,7 @@ _RETRIES = ("Exceeded maximum number of retries", "Exhausted all hosts available
 _COLUMN = 98
 
 
-class ExplainServer(servers.ShowOne):
+class ExplainServer(servers.ShowOneServer):
     """Explain why a server is on its host, or on none, and how many like it each host could take.
 
     Only administrators see the hosts; all users who may see the server see its fault.
@@ -60,8 +60,8 @@ class ExplainServer(servers.ShowOne):
                 shown["host"] = host or ""
                 why = [*_why(connection, server, answers), *_remote(connection, server, request)]
                 shown["why"] = Lines(why)
-                shown["hosts"] = Lines([_told(answer, host) for answer in answers], _line)
-            except rest.Refused:
+                shown["hosts"] = Lines([_reason(answer, host) for answer in answers], _line)
+            except rest.NotPermitted:
                 self.say("Only administrators see what hosts have, and why none has room.")
         return tuple(shown), tuple(shown.values())
 
@@ -116,7 +116,7 @@ def _remote(connection: Any, server: Any, request: FlavorRequest) -> Iterator[st
             )
 
 
-def _told(answer: Answer, host: str | None) -> dict[str, Any]:
+def _reason(answer: Answer, host: str | None) -> dict[str, Any]:
     return {
         "host": answer.host,
         "has_it": answer.host == host,

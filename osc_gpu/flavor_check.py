@@ -46,7 +46,7 @@ class CheckFlavor(base_command.Lister):
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Iterable[tuple[Any, ...]]]:
         rows = []
-        connection = rest.Snapshot(self.connection(parsed_args))
+        connection = rest.CachedConnection(self.connection(parsed_args))
         known_traits = functools.cache(lambda: query.known_traits(connection))
         model_classes = functools.cache(lambda: query.model_classes(connection))
         for flavor in flavors.read(connection, parsed_args.flavors):
@@ -70,7 +70,7 @@ class CheckFlavor(base_command.Lister):
 
 
 def _why_never(connection: Any, flavor: Any, request: FlavorRequest) -> str:
-    with contextlib.suppress(rest.Refused):  # what hosts have is for administrators
+    with contextlib.suppress(rest.NotPermitted):  # what hosts have is for administrators
         size = Size.of(flavor)
         never = hosts.why_never(connection, size, request)
         return never or hosts.too_few_nodes(connection, size, request)
@@ -98,7 +98,7 @@ def _counted(request: FlavorRequest, model_classes: Callable[[], Collection[str]
     uncounted = request.uncounted(by_model=True).keys()
     if uncounted & {*names.RESOURCE_CLASSES}:
         return "no"
-    with contextlib.suppress(rest.Refused):  # the user may not read what hosts have
+    with contextlib.suppress(rest.NotPermitted):  # the user may not read what hosts have
         if uncounted and uncounted & {*model_classes()}:
             return "not by model"
     return "yes"
@@ -108,7 +108,7 @@ def _unknown(request: FlavorRequest, known_traits: Callable[[], Collection[str]]
     """Yield names that no host can have, as far as the user may read what hosts have."""
     specs = request.extra_specs if request.asks_for_gpus or request.asks_for_vgpus else {}
     # A value that cannot be parsed is among the flavor's other mistakes.
-    with contextlib.suppress(exception.InvalidExtraSpec, rest.Refused):
+    with contextlib.suppress(exception.InvalidExtraSpec, rest.NotPermitted):
         for word, name, reason in flavors.unknown_names(specs, known_traits):
             yield f"{word.name}={specs[word.name]!r}: {name} is {reason}"
 

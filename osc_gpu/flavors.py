@@ -16,7 +16,7 @@ from osc_lib.cli import format_columns, parseractions
 from nova_gpu import data
 from nova_gpu.core import exception, names
 from nova_gpu.core.flavor import condition, extra_spec, request, summary, validation
-from nova_gpu.core.flavor.declaration import Word
+from nova_gpu.core.flavor.declaration import ExtraSpec
 from nova_gpu.core.flavor.request import FlavorRequest
 from osc_gpu import base_command, descriptions, hosts, projects, query, rest
 from osc_gpu.resource_request import Size
@@ -283,7 +283,7 @@ def refuse_unknown(specs: Mapping[str, str], known_traits: Callable[[], Collecti
 
 def unknown_names(
     specs: Mapping[str, str], known_traits: Callable[[], Collection[str]]
-) -> Iterator[tuple[Word[Any], str, str]]:
+) -> Iterator[tuple[ExtraSpec[Any], str, str]]:
     """Yield each extra spec with an architecture or a hypervisor that no host with GPUs can have.
 
     Each is yielded with the name and the reason. An architecture is unknown if neither the table of

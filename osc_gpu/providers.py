@@ -62,14 +62,14 @@ class Provider:
 
     @property
     def architecture(self) -> str:
-        return self._said(names.TRAIT_ARCHITECTURE)
+        return self._trait_value(names.TRAIT_ARCHITECTURE)
 
     @property
     def model(self) -> str:
         """The model in the spelling of a flavor's ``gpu:model``, or ``unknown``."""
-        return self._said(names.TRAIT_MODEL)
+        return self._trait_value(names.TRAIT_MODEL)
 
-    def _said(self, prefix: str) -> str:
+    def _trait_value(self, prefix: str) -> str:
         return ", ".join(sorted(names.known_values(prefix, self.group.traits))) or _UNKNOWN
 
 
@@ -224,7 +224,7 @@ class ListHosts(base_command.Lister):
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Iterable[tuple[Any, ...]]]:
-        connection = rest.Snapshot(self.connection(parsed_args))
+        connection = rest.CachedConnection(self.connection(parsed_args))
         providers = read(connection)
         whole = [
             provider

@@ -27,7 +27,7 @@ from nova_gpu.core.scheduling.capacity import Answer
 from osc_gpu import base_command, flavors, hosts, providers, query, rest, usage
 from osc_gpu.providers import Provider
 from osc_gpu.resource_request import Size
-from osc_gpu.usage import Held
+from osc_gpu.usage import UsageRecord
 
 # For one flavor: hosts differ in how many GPUs they have left, so there may be very many reasons.
 _MOST_REASONS = 6
@@ -89,27 +89,27 @@ class Capacity:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Fleet:
+class FleetReport:
     groups: tuple[Provider, ...]
-    held: tuple[Held, ...]
+    held: tuple[UsageRecord, ...]
     capacities: tuple[Capacity, ...]
 
 
-def read(connection: Any) -> Fleet:
+def read(connection: Any) -> FleetReport:
     """Return the data of ``gpu group list``, ``gpu usage`` and, for each flavor, ``gpu capacity``.
 
     :param connection: an openstack.connection.Connection
     :raises Refused: if policy does not permit the user to read it
     """
-    snapshot = rest.Snapshot(connection)
-    return Fleet(
+    snapshot = rest.CachedConnection(connection)
+    return FleetReport(
         tuple(providers.read(snapshot)),
         tuple(usage.held(snapshot)),
         tuple(sorted(_capacities(snapshot), key=lambda row: row.flavor)),
     )
 
 
-def _capacities(snapshot: rest.Snapshot) -> Iterator[Capacity]:
+def _capacities(snapshot: rest.CachedConnection) -> Iterator[Capacity]:
     for flavor in flavors.read(snapshot):
         request = flavors.request_of(flavor)
         if not (request.asks_for_gpus or request.vgpu_words):
@@ -122,7 +122,7 @@ def _capacities(snapshot: rest.Snapshot) -> Iterator[Capacity]:
             yield Capacity(flavor.name, flavors.asked_for(request), tuple(answers))
 
 
-def render(fleet: Fleet, title: str, read_at: datetime.datetime) -> str:
+def render(fleet: FleetReport, title: str, read_at: datetime.datetime) -> str:
     """Return the *fleet* as one HTML page that loads nothing and runs nothing.
 
     Users choose the names in it: they become text nodes of a tree, never markup, each isolated from
@@ -182,7 +182,7 @@ def _text(text: str) -> Any:
     return E.bdi(printable(text, MOST_OF_A_LINE))
 
 
-def _tiles(fleet: Fleet) -> Iterator[Any]:
+def _tiles(fleet: FleetReport) -> Iterator[Any]:
     whole = [group for group in fleet.groups if group.resource_class == names.RESOURCE_CLASS]
     parts = [group for group in fleet.groups if group.resource_class == names.VGPU_RESOURCE_CLASS]
     for noun, groups in (("GPUs", whole), ("vGPUs", parts)):
@@ -266,9 +266,9 @@ def _key() -> Any:
     return E.p({"class": "key"}, *(E.span(text, {"class": name}) for name, text in texts.items()))
 
 
-def _projects(held: Iterable[Held]) -> Iterator[Sequence[Any]]:
+def _projects(held: Iterable[UsageRecord]) -> Iterator[Sequence[Any]]:
     """Yield a row for each project, those with the most GPUs and vGPUs first."""
-    by_project: dict[str, list[Held]] = {}
+    by_project: dict[str, list[UsageRecord]] = {}
     for use in held:
         by_project.setdefault(use.project, []).append(use)
     rows = [
@@ -281,7 +281,7 @@ def _projects(held: Iterable[Held]) -> Iterator[Sequence[Any]]:
     yield from sorted(rows, key=lambda row: -row[2] - row[3])
 
 
-def _held(use: Held) -> Sequence[Any]:
+def _held(use: UsageRecord) -> Sequence[Any]:
     who = [_text(use.name or use.server)]
     if use.name:
         who.append(E.small(_text(use.server)))

@@ -26,11 +26,11 @@ POLL_S = 2.0
 _Answer = TypeVar("_Answer")
 
 
-class Refused(exceptions.CommandError):
+class NotPermitted(exceptions.CommandError):
     """A request that the policy of Nova or Placement does not permit the user."""
 
 
-class Snapshot:
+class CachedConnection:
     """A connection that caches answers: equal calls of its services return the first answer.
 
     So all that a command reads through it is of one moment.
@@ -131,7 +131,7 @@ def _judge(verb: str, url: str, answer: Any) -> None:
     """
     path = url.partition("?")[0]
     if answer.status_code in (401, 403):
-        raise Refused(
+        raise NotPermitted(
             f"Placement refused {verb} {path} ({answer.status_code}): what hosts have is for "
             "administrators (role admin, or Placement's policy)"
         )
@@ -161,7 +161,7 @@ def clean_refusals(service: str) -> Iterator[None]:
     try:
         yield
     except sdk_exc.ForbiddenException as e:
-        raise Refused(
+        raise NotPermitted(
             f"{service} refused this request: it is for administrators ({e.details or e})"
         ) from e
     except (sdk_exc.SDKException, ks_exc.ClientException) as e:

@@ -26,7 +26,7 @@ _DIAGNOSTICS = "2.47"
 _FACT = re.compile(names.DIAGNOSTIC.format(r"(\d+)", "([a-z_]+)"))
 
 
-class ShowOne(base_command.ShowOne):
+class ShowOneServer(base_command.ShowOne):
     """A command that shows one server."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -120,7 +120,7 @@ def cards(connection: Any, server: Any) -> tuple[list[dict[str, Any]], str]:
     return listed, "" if listed else "its host reports none, or runs an older nova-gpu"
 
 
-class ShowServer(ShowOne):
+class ShowServer(ShowOneServer):
     """Show a server's GPUs: what its flavor asks for, what it has, and on which cards.
 
     The cards come from its diagnostics, while its guest runs. Only administrators see more than
@@ -139,7 +139,7 @@ class ShowServer(ShowOne):
         }
         try:
             shown.update(_held(connection, server))
-        except rest.Refused:
+        except rest.NotPermitted:
             self.say("Only administrators see what a server has, and on which host.")
         return tuple(shown), tuple(shown.values())
 

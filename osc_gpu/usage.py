@@ -22,7 +22,7 @@ _UNKNOWN = "unknown to Nova; nova-gpu verify on the host says more"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Held:
+class UsageRecord:
     """The GPUs of one group that Placement counts for one instance, or for its migration.
 
     ``server`` is the instance's uuid, or the consumer's if Nova knows no server. ``remark`` says
@@ -64,8 +64,8 @@ class ShowUsage(base_command.Lister):
         if parsed_args.limits:
             return _LIMITS, _limits(connection)
         try:
-            uses = held(rest.Snapshot(connection))
-        except rest.Refused:
+            uses = held(rest.CachedConnection(connection))
+        except rest.NotPermitted:
             return _OWN, self._own(connection)
         wanted = projects.ids(connection, parsed_args.projects)
         uses = [
@@ -118,12 +118,12 @@ def _limits(connection: Any) -> Iterator[tuple[str, int, str]]:
             yield name, used.get(resource_class, 0), "unlimited" if limit == -1 else str(limit)
 
 
-def _row(use: Held, project: Any) -> tuple[Any, ...]:
+def _row(use: UsageRecord, project: Any) -> tuple[Any, ...]:
     where = (use.provider.host, use.provider.product, use.provider.architecture)
     return use.server, use.name, project, *where, use.gpus, use.vgpus, use.remark
 
 
-def held(connection: rest.Snapshot) -> list[Held]:
+def held(connection: rest.CachedConnection) -> list[UsageRecord]:
     """Return the GPUs that Placement counts for each instance and migration.
 
     They are sorted by host, product and instance name.
@@ -140,14 +140,14 @@ def held(connection: rest.Snapshot) -> list[Held]:
             who = known.describe(consumer, provider.host)
             is_whole = provider.resource_class == names.RESOURCE_CLASS
             counts = (amount, 0) if is_whole else (0, amount)
-            uses.append(Held(*who, provider, *counts))
+            uses.append(UsageRecord(*who, provider, *counts))
     return sorted(uses, key=lambda use: (use.provider.host, use.provider.product, use.name))
 
 
 class _Consumers:
     """The servers behind consumers of GPUs; one that is not *listed* takes a request to Nova."""
 
-    def __init__(self, connection: rest.Snapshot, listed: Iterable[Any]) -> None:
+    def __init__(self, connection: rest.CachedConnection, listed: Iterable[Any]) -> None:
         self._connection = connection
         self._compute = connection.compute
         self._servers: dict[str, Any] = {server.id: server for server in listed}

@@ -37,12 +37,14 @@ _PHRASES = [
 
 
 def names(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Yield a line number and the remedy for each variable in *tree* that is a participle."""
+    """Yield a line number and the remedy for each variable or attribute that is a participle."""
     for node in ast.walk(tree):
         if isinstance(node, ast.arg):
             name = node.arg
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             name = node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            name = node.attr
         else:
             continue
         if name.strip("_") in NAMES:

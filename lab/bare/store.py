@@ -41,7 +41,7 @@ class Store:
 
     def find(self, name: str) -> Path | None:
         """Return the path of the stored file *name*; ``None`` if it is missing or not intact."""
-        for path in self._kept(name):
+        for path in self._copies(name):
             if self._is_sound(path):
                 return path
             path.unlink(missing_ok=True)
@@ -60,7 +60,7 @@ class Store:
         self._copy(source, new)
         os.utime(new)  # when it was kept, by which it is dropped in the end
         new.rename(path)
-        for other in self._kept(name):
+        for other in self._copies(name):
             if other != path:
                 other.unlink(missing_ok=True)
         return path
@@ -152,7 +152,7 @@ class Store:
                 files.append((path, name, file))
         return files
 
-    def _kept(self, name: str) -> list[Path]:
+    def _copies(self, name: str) -> list[Path]:
         folder, prefix = (self.folder / name).parent, f"{Path(name).name}{_MARK}"
         names = os.listdir(folder) if folder.is_dir() else []
         paths = [folder / name for name in names if name.startswith(prefix)]

@@ -130,7 +130,7 @@ def described(
     card: Card,
     held: Mapping[PciAddress, tuple[str, ...]],
     unknown: str | None,
-    cells: holders.Cells = MappingProxyType({}),
+    cells: holders.NodesByGuest = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Return one card as values for JSON; unknown values are ``None``.
 

@@ -165,7 +165,7 @@ class Metrics(Collector):
     """
 
     def __init__(self, host: discovery.Discovery, state_path: pathlib.Path) -> None:
-        self._looked = host
+        self._discovery = host
         self._state_path = state_path
         self._watch = monitor.Watch(host.roots, asks_nvml=host.delivery.shares_driver)
         self._looking = threading.Lock()
@@ -185,7 +185,7 @@ class Metrics(Collector):
     def _look(self) -> Iterator[core.Metric]:
         began = time.monotonic()
         try:
-            listed_cards = cards.read(self._looked, self._watch)
+            listed_cards = cards.read(self._discovery, self._watch)
         except exception.DiscoveryFailed as error:
             LOG.error("%s", error)
             yield _gauge("nova_gpu_up", [((), 0)])
@@ -210,7 +210,7 @@ class Metrics(Collector):
         )
         whole = [card.gpu for card in listed_cards if card.parts is None]
         divided = [card.parts for card in listed_cards if card.parts is not None]
-        named, unknown = holders.by_domain(self._looked, whole, divided, _LIBVIRT_S)
+        named, unknown = holders.by_domain(self._discovery, whole, divided, _LIBVIRT_S)
         held = holders.by_card(named)
         yield _of_each(
             "nova_gpu_offered", listed_cards, lambda card: not card.why_not(held, unknown)
@@ -226,20 +226,20 @@ class Metrics(Collector):
             addresses = [card.gpu.address for card in listed_cards]
             counts = [((str(address),), len(far.get(address, ()))) for address in addresses]
             yield _gauge("nova_gpu_remote", counts)
-        if not self._looked.delivery.shares_driver:
+        if not self._discovery.delivery.shares_driver:
             yield from self._separated(card.gpu.address for card in listed_cards)
         yield from self._used(listed_cards)
 
     def _separated(self, addresses: Iterable[PciAddress]) -> Iterator[core.Metric]:
-        judge = self._looked.joined_cards.unseparated
+        judge = self._discovery.joined_cards.unseparated
         known = ((address, judge(address)) for address in addresses)
         samples = [((str(address),), value) for address, value in known if value is not None]
         yield _gauge("nova_gpu_unseparated", samples)
-        unsafe = acs.unsafe_interrupts(self._looked.roots) is not None
+        unsafe = acs.unsafe_interrupts(self._discovery.roots) is not None
         yield _gauge("nova_gpu_unsafe_interrupts", [((), unsafe)])
 
     def _used(self, listed_cards: list[Card]) -> Iterator[core.Metric]:
-        if not CONF.gpu.nvml or not self._looked.delivery.shares_driver:
+        if not CONF.gpu.nvml or not self._discovery.delivery.shares_driver:
             return
         driven = [item.gpu.address for item in listed_cards if item.gpu.driver == nvml.DRIVER]
         usage_by_card = nvml.usage(driven, CONF.gpu.nvml_timeout)

@@ -12,18 +12,18 @@ from nova_gpu.core.vgpu.vgpu import DividedCard
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
 from nova_gpu.virt.inventory import discovery
 from nova_gpu.virt.usage import domains
-from nova_gpu.virt.usage.domains import Named
+from nova_gpu.virt.usage.domains import DomainDevices
 
 # The time that an operator waits for a libvirt that does not answer.
 _DEADLINE_S = 10.0
 
 # The NUMA nodes of the host that a running guest's cells are on, by the guest's uuid
-Cells = Mapping[str, Collection[int]]
+NodesByGuest = Mapping[str, Collection[int]]
 
 
 def read(
     host: discovery.Discovery, gpus: Iterable[GPU]
-) -> tuple[Mapping[PciAddress, tuple[str, ...]], Cells, str | None]:
+) -> tuple[Mapping[PciAddress, tuple[str, ...]], NodesByGuest, str | None]:
     """Return the uuids of the domains, running or not, that have each card, by card.
 
     The second value has the cells of those with cells, the third is why the domains are unknown,
@@ -33,18 +33,20 @@ def read(
     return by_card(named), cells(named), unknown
 
 
-def cells(named: Mapping[str, Named]) -> Cells:
+def cells(named: Mapping[str, DomainDevices]) -> NodesByGuest:
     return {uuid: sorted(has.cells) for uuid, has in named.items() if has.cells}
 
 
-def told(uuid: str, cells: Cells) -> str:
+def told(uuid: str, cells: NodesByGuest) -> str:
     """Return the text for the domain *uuid* next to its card, with the nodes of its cells."""
     if not (nodes := cells.get(uuid)):
         return uuid
     return f"{uuid}, cells on NUMA {', '.join(map(str, nodes))}"
 
 
-def remote(gpus: Iterable[GPU], named: Mapping[str, Named]) -> Mapping[PciAddress, tuple[str, ...]]:
+def remote(
+    gpus: Iterable[GPU], named: Mapping[str, DomainDevices]
+) -> Mapping[PciAddress, tuple[str, ...]]:
     """Return the uuids of the running guests with cells on other nodes than a card of theirs only.
 
     They are by card. A card whose NUMA node is unknown counts as near.
@@ -63,7 +65,7 @@ def by_domain(
     whole: Iterable[GPU],
     divided: Iterable[DividedCard],
     deadline_s: float,
-) -> tuple[Mapping[str, Named], str | None]:
+) -> tuple[Mapping[str, DomainDevices], str | None]:
     """Return the devices of each domain by its uuid, and why they are unknown, or ``None``."""
     made_vgpus = MadeVGPUs(host.vgpus).by_instance()
     parts = domains.parts(whole, host.roots, divided, vgpus=made_vgpus)
@@ -77,7 +79,7 @@ def by_domain(
         return {}, f"libvirt: {error}"
 
 
-def by_card(named: Mapping[str, Named]) -> Mapping[PciAddress, tuple[str, ...]]:
+def by_card(named: Mapping[str, DomainDevices]) -> Mapping[PciAddress, tuple[str, ...]]:
     """Return the uuids of the domains that have each card or a part of it, by card."""
     held: dict[PciAddress, tuple[str, ...]] = {}
     for uuid, has in sorted(named.items()):

@@ -64,7 +64,7 @@ def _uncounted_flavors() -> list[str]:
     return lines
 
 
-class Checks(checks.Checks):
+class UpgradeChecks(checks.Checks):
     """The checks of ``nova-gpu-status upgrade check``.
 
     The docstring of each check names where the problem occurs, and the problem.
@@ -284,7 +284,7 @@ def main() -> int:
             options.read(sys.argv[1:], _PROG)
             # The library's run() would print a traceback of every error.
             upgradecheck.CONF = CONF  # for --json
-            return int((way_back.Checks() if CONF.command.back else Checks()).check())
+            return int((way_back.WayBackChecks() if CONF.command.back else UpgradeChecks()).check())
     except (nova_exception.NovaException, *options.Unreadable) as error:
         print(f"{_PROG}: {options.told(error)}", file=sys.stderr)
         return Code.FAILURE

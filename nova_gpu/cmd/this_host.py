@@ -40,7 +40,7 @@ def version() -> int:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Guest:
+class DomainGuest:
     """A domain with the methods of Nova's Guest that :mod:`nova_gpu.virt.usage.domains` calls."""
 
     domain: libvirt.virDomain
@@ -60,9 +60,9 @@ class Reader:
     That class needs the message bus: it sends a notification when libvirt cannot be reached.
     """
 
-    def list_guests(self, only_running: bool = True) -> list[Guest]:
+    def list_guests(self, only_running: bool = True) -> list[DomainGuest]:
         """Return all running domains, or also those that are only defined."""
         libvirt.registerErrorHandler(lambda *_: None, None)
         connection = libvirt.openReadOnly(uri())
         flags = libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE if only_running else 0
-        return [Guest(domain) for domain in connection.listAllDomains(flags)]
+        return [DomainGuest(domain) for domain in connection.listAllDomains(flags)]

@@ -49,7 +49,7 @@ def picture(
     listed_cards: Sequence[Card],
     held: _Held,
     unknown: str | None,
-    cells: holders.Cells = MappingProxyType({}),
+    cells: holders.NodesByGuest = MappingProxyType({}),
 ) -> Iterator[str]:
     """Yield the lines of the PCI tree with the cards, and of the table of paths between them."""
     gpus = [card.gpu for card in listed_cards]
@@ -60,7 +60,7 @@ def picture(
     yield from card_facts.matrix(gpus)
 
 
-def _who(card: Card, held: _Held, unknown: str | None, cells: holders.Cells) -> str:
+def _who(card: Card, held: _Held, unknown: str | None, cells: holders.NodesByGuest) -> str:
     reason = card.why_not(held, unknown)
     if uuids := held.get(card.gpu.address):
         who = f"instance {', '.join(holders.told(uuid, cells) for uuid in uuids)}"

@@ -11,7 +11,7 @@ import enum
 from collections.abc import Mapping
 from typing import TypeAlias, TypeVar
 
-Device = TypeVar("Device")
+DeviceT = TypeVar("DeviceT")
 
 
 class Scope(enum.Enum):
@@ -66,9 +66,9 @@ class Unavailable:
 Reasons: TypeAlias = tuple[Unavailable, ...]
 
 
-def merge(*maps: Mapping[Device, Reasons]) -> dict[Device, Reasons]:
+def merge(*maps: Mapping[DeviceT, Reasons]) -> dict[DeviceT, Reasons]:
     """Merge the reasons of each device, without repeats; those of the first map come first."""
-    merged: dict[Device, Reasons] = {}
+    merged: dict[DeviceT, Reasons] = {}
     for reasons_by_device in maps:
         for device, reasons in reasons_by_device.items():
             if reasons:

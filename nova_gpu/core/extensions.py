@@ -10,8 +10,8 @@ it loads what the installed ones offer as entry points of these groups.
 ``nova_gpu.commands``
     A function that adds parsers of commands to ``nova-gpu`` (:mod:`nova_gpu.cmd.arguments`).
 ``nova_gpu.extra_specs``
-    Extra specs of flavors, each a :class:`nova_gpu.core.flavor.declaration.Word`, in a module that
-    imports nothing of :mod:`nova_gpu.core.flavor.extra_spec`. The client loads them, too.
+    Extra specs of flavors, each a :class:`nova_gpu.core.flavor.declaration.ExtraSpec`, in a module
+    that imports nothing of :mod:`nova_gpu.core.flavor.extra_spec`. The client loads them, too.
 ``nova_gpu.options``
     Options of the group ``[gpu]``, in a module that imports nothing of :mod:`nova_gpu`.
 ``nova_gpu.sets``

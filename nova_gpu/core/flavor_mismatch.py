@@ -20,7 +20,7 @@ from nova_gpu.core.vgpu.vgpu_group import VGPUGroup
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Held:
+class HeldGPUs:
     """GPUs of one instance that have the properties here in common; ``count`` is their number.
 
     ``traits`` returns the traits of their provider; it is called only for a flavor with a condition
@@ -38,7 +38,7 @@ class Held:
 
 
 def gpu_mismatch(
-    request: GPURequest | None, held: Sequence[Held], hypervisor_type: str | None
+    request: GPURequest | None, held: Sequence[HeldGPUs], hypervisor_type: str | None
 ) -> str | None:
     """Return why the GPUs in *held* do not match the flavor's request, ``None`` if they do.
 
@@ -75,7 +75,7 @@ def gpu_mismatch(
     return None
 
 
-def other_product(request: GPURequest, held: Sequence[Held]) -> str | None:
+def other_product(request: GPURequest, held: Sequence[HeldGPUs]) -> str | None:
     """Return a mismatch in the product's name or memory, ``None`` without one.
 
     Only for an instance that has just got its GPUs: NVML may report these facts in one run of
@@ -94,7 +94,7 @@ def other_product(request: GPURequest, held: Sequence[Held]) -> str | None:
     return None
 
 
-def apart(request: GPURequest, held: Sequence[Held]) -> str | None:
+def apart(request: GPURequest, held: Sequence[HeldGPUs]) -> str | None:
     """Return why the GPUs in *held* are farther apart than the flavor permits, ``None`` if not."""
     for group in request.groups:
         topology = request.arrangement.required(group.count)
@@ -188,7 +188,7 @@ def other_vgpu_facts(request: VGPURequest, held: Sequence[VGPUGroup]) -> str | N
     return None
 
 
-def _fitting(group: GroupRequest, held: Sequence[Held]) -> list[Held]:
+def _fitting(group: GroupRequest, held: Sequence[HeldGPUs]) -> list[HeldGPUs]:
     """Return the members of *held* whose traits satisfy the request group *group*."""
     required, forbidden = _own_traits(group)
     if not (required or forbidden):

@@ -109,7 +109,7 @@ def own_instance_nodes(slot: Slot, roots: host_roots.Roots) -> tuple[str, ...]:
     return ()
 
 
-def _capabilities(instance: gpu_instances.Instance) -> tuple[str, ...]:
+def _capabilities(instance: gpu_instances.MIGDevice) -> tuple[str, ...]:
     return tuple(f"{_CAPS}nvidia-cap{cap}" for cap in instance.minors)
 
 

@@ -14,7 +14,7 @@ from nova_gpu.host.pci import privileged_cards
 from nova_gpu.host.processes import Holder
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import binding
-from nova_gpu.host.vfio.binding import Means
+from nova_gpu.host.vfio.binding import RebindSettings
 
 LOG = logging.getLogger(__name__)
 
@@ -59,5 +59,5 @@ def in_use(addresses: list[str]) -> dict[str, list[Holder]]:
     return {str(card): who for card, who in holders.items()}
 
 
-def means(timeout_s: float) -> Means:
-    return Means(Roots.of(CONF.gpu), records(), timeout_s)
+def means(timeout_s: float) -> RebindSettings:
+    return RebindSettings(Roots.of(CONF.gpu), records(), timeout_s)

@@ -46,7 +46,7 @@ _NO_PCI: Mapping[str, None] = {
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Wanted:
+class GuestCells:
     """The cells of a guest that asks for whole GPUs, and the policy of these."""
 
     topology: objects.InstanceNUMATopology
@@ -158,7 +158,7 @@ class Wanted:
         return False
 
 
-def wanted(spec: objects.RequestSpec, request: GPURequest) -> Wanted | None:
+def wanted(spec: objects.RequestSpec, request: GPURequest) -> GuestCells | None:
     """Return the cells that *spec* asks for; ``None`` without cells, or if Nova refuses them."""
     topology = spec.numa_topology if "numa_topology" in spec else None
     if not topology or not topology.cells:
@@ -168,7 +168,7 @@ def wanted(spec: objects.RequestSpec, request: GPURequest) -> Wanted | None:
         stated = hardware.get_pci_numa_policy_constraint(spec.flavor, image)
     except nova_exception.Invalid:  # as the API does
         return None
-    return Wanted(topology, affinity.policy(stated, CONF.gpu.pci_numa_affinity_policy), request)
+    return GuestCells(topology, affinity.policy(stated, CONF.gpu.pci_numa_affinity_policy), request)
 
 
 def _nodes(host: HostState) -> tuple[Sequence[int], Sockets]:

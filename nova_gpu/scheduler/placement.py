@@ -23,7 +23,7 @@ from nova_gpu.core.flavor.request import Request
 from nova_gpu.core.flavor.request_group import GroupRequest
 from nova_gpu.core.model import GroupKey
 from nova_gpu.core.placement import closing_trait
-from nova_gpu.core.placement.inventory import Offer
+from nova_gpu.core.placement.inventory import Inventory
 from nova_gpu.core.scheduling.reasons import Supply
 
 _VERSION = report.SAME_SUBTREE_VERSION
@@ -66,7 +66,7 @@ def known_traits(
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Scope:
+class PermittedHosts:
     """The hosts that a request permits.
 
     ``in_tree`` is the UUID of the only permitted node, ``None`` for any. ``roots`` are those of the
@@ -82,7 +82,7 @@ class Scope:
         return root not in self.ignored and (self.roots is None or root in self.roots)
 
 
-ANYWHERE = Scope()
+ANYWHERE = PermittedHosts()
 
 
 def has_candidate(
@@ -221,7 +221,7 @@ def members(context: nova_context.RequestContext, querystring: str) -> frozenset
 
 
 def providers(
-    context: nova_context.RequestContext, group: GroupRequest, scope: Scope = ANYWHERE
+    context: nova_context.RequestContext, group: GroupRequest, scope: PermittedHosts = ANYWHERE
 ) -> list[str]:
     """Return the UUIDs of the providers with the traits of *group*, with or without free GPUs."""
     query = _traits(group)
@@ -237,7 +237,7 @@ def providers(
 
 
 def supplies(
-    context: nova_context.RequestContext, request: Request, scope: Scope
+    context: nova_context.RequestContext, request: Request, scope: PermittedHosts
 ) -> Iterator[Supply]:
     """Yield a supply for each group of *request* that no single provider can serve now.
 
@@ -302,7 +302,7 @@ def offers(
     context: nova_context.RequestContext,
     uuids: Iterable[str],
     resource_class: str = names.RESOURCE_CLASS,
-) -> list[Offer]:
+) -> list[Inventory]:
     """Return the inventory and usage of *resource_class* of each provider that has the class.
 
     This sends two requests for each provider.
@@ -312,7 +312,7 @@ def offers(
 
 def offers_of_host(
     context: nova_context.RequestContext, request: Request, part: GroupRequest, root: str
-) -> Mapping[str, Offer]:
+) -> Mapping[str, Inventory]:
     """Return the inventories of the providers of one host that could serve *part*, by UUID.
 
     :param root: the UUID of the compute node
@@ -320,19 +320,21 @@ def offers_of_host(
     """
     return {
         uuid: offer
-        for uuid in providers(context, part, Scope(root))
+        for uuid in providers(context, part, PermittedHosts(root))
         for offer in offers(context, [uuid], request.resource_class)
     }
 
 
-def _offer(context: nova_context.RequestContext, uuid: str, resource_class: str) -> Offer | None:
+def _offer(
+    context: nova_context.RequestContext, uuid: str, resource_class: str
+) -> Inventory | None:
     """Return ``None`` if the provider lacks the class or has been deleted."""
     inventory = _inventory(context, uuid, resource_class)
     if inventory is None:
         return None
     url = f"/resource_providers/{uuid}/usages"
     usages = _get(context, url, missing={"usages": {}})["usages"]
-    return Offer(
+    return Inventory(
         total=inventory["total"],
         reserved=inventory["reserved"],
         used=usages.get(resource_class, 0),

@@ -178,7 +178,7 @@ def _why_not(
         return reasons.elsewhere(requests[0], resources, obstacles.other(pairs, is_served))
     known = placement.known_traits(ctxt)
     roots = placement.members(ctxt, querystring)
-    scope = placement.Scope(in_tree, roots, ignored)
+    scope = placement.PermittedHosts(in_tree, roots, ignored)
     supplies = [placement.supplies(ctxt, request, scope) for request in requests]
     missing = reasons.missing(
         requests, supplies, known, bound=bound, where=_where(request_spec, scope)
@@ -188,7 +188,7 @@ def _why_not(
     return reasons.elsewhere(requests[0], resources, None)
 
 
-def _where(spec: objects.RequestSpec, scope: placement.Scope) -> str:
+def _where(spec: objects.RequestSpec, scope: placement.PermittedHosts) -> str:
     """Return the text that limits a count to the hosts that the request permits, or nothing."""
     zone = spec.availability_zone if "availability_zone" in spec else None
     among = f" in zone {zone}" if zone else " among the hosts that the project may use"

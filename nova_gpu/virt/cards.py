@@ -38,7 +38,7 @@ class Cards:
 
     discovery: Discovery
     watch: Watch
-    published: CardInventory
+    card_inventory: CardInventory
     vgpus: VGPUs
     proofs: Proofs
     releases: Releases
@@ -52,14 +52,14 @@ class Cards:
         ledger has read which instances have the cards. Return ``None`` if the host's cards cannot
         be read.
         """
-        self.published.begin_look()
+        self.card_inventory.begin_look()
         try:
             gpus = self.discovery.find()
         except exception.DiscoveryFailed as error:
             LOG.error("%s. nova-compute goes on with the GPUs' last known state.", error)
             return None
-        given_whole = self.published.given_whole()
-        divided = self.vgpus.cards.read(gpus, given_whole, self.vgpus.published.held_slots())
+        given_whole = self.card_inventory.given_whole()
+        divided = self.vgpus.cards.read(gpus, given_whole, self.vgpus.vgpu_inventory.held_slots())
         # Done here, outside the lock of a claim, because it may be slow.
         whole = [gpu for gpu in gpus if gpu.address not in divided]
         may_go = [gpu for gpu in whole if gpu.address not in given_whole]
@@ -82,10 +82,10 @@ class Cards:
         shared = self.vgpus.shared_with_containers()
         refused = {a for a, own in unavailable.items() if availability.of_host(own)}
         self.proofs.judge((gpu for gpu in whole if gpu.address not in refused), shared)
-        self.published.take_in(gpus, self.discovery.delivery.mode, unavailable)
+        self.card_inventory.take_in(gpus, self.discovery.delivery.mode, unavailable)
         others = [gpu for gpu in gpus if not self.vgpus.cards.look.has(gpu.address)]
         return lambda: self.reporter.report(
-            others, unavailable, self.published.groups(), self.published.owners()
+            others, unavailable, self.card_inventory.groups(), self.card_inventory.owners()
         )
 
     def note_faults(self) -> None:
@@ -93,7 +93,7 @@ class Cards:
 
         An Xid is an error that NVIDIA's driver reports. Instances keep what they have.
         """
-        cards = (*self.published.cards(), *self.vgpus.containers_cards())
+        cards = (*self.card_inventory.cards(), *self.vgpus.containers_cards())
         self.xids.look(cards, self.releases.quarantine_fault)
         self.vgpus.keep_failed()
         faulty = self.xids.unavailable(self.vgpus.cards.look.cards.values())
@@ -109,4 +109,6 @@ class Cards:
         self._reserve_whole(UNREAD)
 
     def _reserve_whole(self, reason: Unavailable) -> None:
-        self.published.reserve({card.address: (reason,) for card in self.published.cards()})
+        self.card_inventory.reserve(
+            {card.address: (reason,) for card in self.card_inventory.cards()}
+        )

@@ -18,7 +18,7 @@ from nova_gpu.core.sets.partitions import Module
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.host.roots import Roots
-from nova_gpu.virt.inventory.assignment import Assigned
+from nova_gpu.virt.inventory.assignment import InstanceDevices
 from nova_gpu.virt.inventory.card_groups import CardGroups
 from nova_gpu.virt.inventory.vgpu_cards import VGPUCards
 from nova_gpu.virt.usage import domains
@@ -28,7 +28,7 @@ LOG = logging.getLogger(__name__)
 
 def gpus(
     guest: Any,
-    assigned: Assigned,
+    assigned: InstanceDevices,
     shared: VGPUCards,
     roots: Roots,
     modules: Mapping[PciAddress, Module],
@@ -43,8 +43,8 @@ def gpus(
     """
     if not assigned:
         return {}
-    offer, cards = assigned.whole.groups(), shared.look.cards.values()
-    parts = domains.parts(assigned.whole.cards(), roots, [card.card for card in cards])
+    offer, cards = assigned.card_inventory.groups(), shared.look.cards.values()
+    parts = domains.parts(assigned.card_inventory.cards(), roots, [card.card for card in cards])
     try:
         domain = domains.named_in(guest.get_xml_desc(), parts)
     except exception.DomainsUnreadable as error:

@@ -16,7 +16,7 @@ from nova_gpu.virt.cards import Cards
 from nova_gpu.virt.health import failed_starts, monitor
 from nova_gpu.virt.health.failed_starts import FailedStarts
 from nova_gpu.virt.health.xids import Xids
-from nova_gpu.virt.inventory.assignment import Assigned
+from nova_gpu.virt.inventory.assignment import InstanceDevices
 from nova_gpu.virt.inventory.card_inventory import CardInventory
 from nova_gpu.virt.inventory.counting import Counting
 from nova_gpu.virt.inventory.discovery import Discovery
@@ -65,7 +65,7 @@ class HostGPUs:
 
         def parts() -> domains.Parts:
             return domains.parts(
-                published.cards(),
+                card_inventory.cards(),
                 host_discovery.roots,
                 vgpus.divided(),
                 vgpus.cards.undivided(),
@@ -84,7 +84,7 @@ class HostGPUs:
         tracker = Tracker(lambda: virtapi._compute.rt)
         neighbours = Neighbours(tracker, host_discovery.roots)
         failed = FailedStarts(failed_starts.path(), host_discovery.roots)
-        self._published = published = CardInventory(
+        self._card_inventory = card_inventory = CardInventory(
             ledger, ways, host_discovery.joined_cards, neighbours, failed
         )
         proofs = Proofs(
@@ -92,13 +92,13 @@ class HostGPUs:
         )
         self.vgpus = vgpus = VGPUs(host_discovery, ledger, proofs, failed)
         providers = Providers(host_discovery.providers)
-        self.assigned = assigned = Assigned(
-            published, vgpus.published, providers, vgpus.keys, placement, nodename
+        self.assigned = assigned = InstanceDevices(
+            card_inventory, vgpus.vgpu_inventory, providers, vgpus.keys, placement, nodename
         )
         usage = UsageReader(host, ledger, parts)
         reconciliation = Reconciliation(host_discovery, host, placement)
         self.releases = releases = Releases(
-            host_discovery, published, ledger, usage, reporter, watch.mended, vgpus, proofs
+            host_discovery, card_inventory, ledger, usage, reporter, watch.mended, vgpus, proofs
         )
         ways.host_hooks.judge = functools.partial(
             monitor.quarantine_left_mig,
@@ -124,7 +124,9 @@ class HostGPUs:
         )
         self.moves = Moves(assigned, self.starts, vgpus, ways.sets, host_discovery.roots, nodename)
         xids = Xids(host_discovery.roots)
-        cards = Cards(host_discovery, watch, published, vgpus, proofs, releases, reporter, xids)
+        cards = Cards(
+            host_discovery, watch, card_inventory, vgpus, proofs, releases, reporter, xids
+        )
         self.periods = Periods(ledger, cards, usage, stops, lost_reasons, reconciliation, repeats)
 
     @property

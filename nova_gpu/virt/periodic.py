@@ -18,7 +18,7 @@ from nova_gpu.host import service_socket
 from nova_gpu.virt import counters
 from nova_gpu.virt.cards import Cards
 from nova_gpu.virt.delivery import service
-from nova_gpu.virt.inventory.assignment import Assigned
+from nova_gpu.virt.inventory.assignment import InstanceDevices
 from nova_gpu.virt.lifecycle import left_domains
 from nova_gpu.virt.lifecycle.lost_reasons import LostReasons
 from nova_gpu.virt.lifecycle.stops import Stops
@@ -64,7 +64,7 @@ class Periods:
     )
 
     @property
-    def assigned(self) -> Assigned:
+    def assigned(self) -> InstanceDevices:
         return self.stops.counting.assigned
 
     def begin(self) -> None:
@@ -98,7 +98,7 @@ class Periods:
                 "guest. Run its container in the host's PID namespace (pid_mode: host)."
             )
         with contained("Failed to check the device nodes and libraries of containers"):
-            cards = (*self.assigned.whole.cards(), *self.cards.vgpus.containers_cards())
+            cards = (*self.assigned.card_inventory.cards(), *self.cards.vgpus.containers_cards())
             self.cards.discovery.ways.host_hooks.began(cards, self.stops.host)
 
     def _load(self) -> None:
@@ -155,7 +155,7 @@ class Periods:
 
     def _has_groups(self) -> bool:
         """Return whether this host has cards, or had some that Placement still lists."""
-        return bool(self.assigned or self.assigned.whole.provider_uuids)
+        return bool(self.assigned or self.assigned.card_inventory.provider_uuids)
 
     def _look(self, starting: bool) -> bool:
         """Read the sources and act on changes; return whether all of them could be read."""
@@ -183,8 +183,8 @@ class Periods:
                 releases.settle(starting=starting)
                 # A card that could not be reset may take the host's driver with it.
                 dirty = device.cards(self.ledger.now.left())
-                stay = self.assigned.whole.reserved() | dirty
-                ways.host_hooks.looked(self.assigned.whole.cards(), stay)
+                stay = self.assigned.card_inventory.reserved() | dirty
+                ways.host_hooks.looked(self.assigned.card_inventory.cards(), stay)
                 ways.sets.part()
                 if not starting:  # at the start Nova has not read its instances yet
                     self.stops.counting.tracker.forgive_builds(self.stops.host.get_hostname())

@@ -11,7 +11,7 @@ from nova.compute import provider_tree as nova_provider_tree
 
 from nova_gpu.virt import periodic
 from nova_gpu.virt.inventory import provider_tree, stranding
-from nova_gpu.virt.inventory.assignment import Assigned
+from nova_gpu.virt.inventory.assignment import InstanceDevices
 from nova_gpu.virt.inventory.counting import Counting
 from nova_gpu.virt.lifecycle.releases import Releases
 from nova_gpu.virt.repeated_warnings import Repeats
@@ -39,7 +39,7 @@ class Publication:
     hypervisor_type: Callable[[], str]
 
     @property
-    def assigned(self) -> Assigned:
+    def assigned(self) -> InstanceDevices:
         return self.counting.assigned
 
     @property
@@ -57,8 +57,8 @@ class Publication:
                 with contextlib.ExitStack() as failure:
                     refuse = provider_tree.refuse_claims
                     failure.callback(lambda: refuse(tree, nodename, self.ledger.now.recorded))
-                    self.assigned.whole.publish(tree, nodename, self.hypervisor_type())
-                    self.assigned.parts.publish(tree, nodename, self.hypervisor_type())
+                    self.assigned.card_inventory.publish(tree, nodename, self.hypervisor_type())
+                    self.assigned.vgpu_inventory.publish(tree, nodename, self.hypervisor_type())
                     self._reserve(tree, nodename)
                     failure.pop_all()
                 self.assigned.keep_providers(nodename)
@@ -70,7 +70,7 @@ class Publication:
             with periodic.contained(
                 "Nova's own PCI passthrough may choose devices far from the free GPUs"
             ):
-                self.assigned.whole.sort_neighbours()
+                self.assigned.card_inventory.sort_neighbours()
             self.counting.tracker.renew_report(nodename, self.stats())
 
     def _reserve(self, tree: nova_provider_tree.ProviderTree, nodename: str) -> None:
@@ -99,6 +99,8 @@ class Publication:
             "Failed to report this host's GPUs to the scheduler, which sends none to it"
         ):
             if self.assigned:
-                reserved, divided = stranding.reserved(), self.assigned.parts.divided()
-                return self.assigned.whole.report(self.hypervisor_type(), reserved, divided)
+                reserved, divided = stranding.reserved(), self.assigned.vgpu_inventory.divided()
+                return self.assigned.card_inventory.report(
+                    self.hypervisor_type(), reserved, divided
+                )
         return None

@@ -35,7 +35,7 @@ class Reporter:
 
     def __init__(self) -> None:
         self._compute_host = CONF.host
-        self._said: set[tuple[PciAddress, Unavailable | None]] = set()
+        self._former_reasons: set[tuple[PciAddress, Unavailable | None]] = set()
         self._known: Mapping[PciAddress, Unavailable | None] = {}
         self._bills = Bills()
         self._strangers: Mapping[Device, str] = {}
@@ -98,14 +98,14 @@ class Reporter:
         known = {address: availability.worst(reasons) for address, reasons in grouped}
         others = {a: availability.of_host(own) for a, own in unavailable.items()}
         now = {(a, (known if a in groups else others).get(a)) for a in cards}
-        for address, reason in sorted(now - self._said, key=lambda item: item[0]):
+        for address, reason in sorted(now - self._former_reasons, key=lambda item: item[0]):
             card = cards[address]
             if address in groups:
                 is_news = any(reason.source in _TOLD for reason in unavailable.get(address, ()))
                 self._changed(card, reason, owners.get(address), is_told=is_news)
             elif reason is not None:
                 LOG.warning("GPU %s (%s) is not offered: %s", address, _name(card), reason)
-        self._said, self._known = now, known
+        self._former_reasons, self._known = now, known
 
     def _changed(
         self,

@@ -39,7 +39,7 @@ class AliasesTest(aliases.AliasesTestBase):
         def spy(*args: Any, **kwargs: Any) -> Any:
             (uuid,) = self.groups().values()
             cards = [model.PciAddress.parse(each) for each in kvm.ALL]
-            offered.append(len(driver._gpus._published.usable(uuid, cards, set())))
+            offered.append(len(driver._gpus._card_inventory.usable(uuid, cards, set())))
             return render(*args, **kwargs)
 
         driver._get_guest_xml = spy

@@ -15,7 +15,7 @@ from nova.tests.fixtures import libvirt as fakelibvirt
 
 from nova_gpu.core.vgpu import vgpu
 from nova_gpu.virt.usage import records
-from nova_gpu.virt.verify.sources import Kind
+from nova_gpu.virt.verify.sources import Conflict
 from tests.fixtures import economy, hosts, libvirt
 from tests.functional import NOVA, divided, failing_steps, live, plain
 from tests.functional.base import Server
@@ -153,7 +153,7 @@ class Moves(live.Moving):
         self.assertMade(3, "host2")
         self.restart_host("host1")
         found = [each.kind for each in self.judge("host2").differences]
-        self.assertIn(Kind.ALLOCATION_UNKNOWN, found)
+        self.assertIn(Conflict.ALLOCATION_UNKNOWN, found)
         for _ in range(2):
             self.period("host1")
         self.period("host2")

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.libvirt import base as libvirt_base
 
-from nova_gpu.virt.verify.sources import Kind
+from nova_gpu.virt.verify.sources import Conflict
 from osc_gpu import explain
 from tests.functional import NOVA, base, divided, kvm, live, pinned, plain, profiled, sdk
 from tests.functional.base import Server
@@ -127,7 +127,7 @@ class BrokenTest(pinned.Pinned, kvm.KVMServersTestBase):
         self.confirm(server, "host1")
         self.period("host2")
         found = [(each.kind, each.subject) for each in self.judge("host2").differences]
-        self.assertEqual([(Kind.CARD_REMOTE, card)], found)
+        self.assertEqual([(Conflict.CARD_REMOTE, card)], found)
 
     def why(self, server: Server) -> str:
         _, shown, _ = sdk.shown(self, explain.ExplainServer, "-f", "json", server["id"])

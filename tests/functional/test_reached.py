@@ -11,7 +11,7 @@ from nova.exception import ComputeResourcesUnavailable
 
 from nova_gpu.virt.inventory import discovery
 from nova_gpu.virt.verify import gather
-from nova_gpu.virt.verify.sources import Kind
+from nova_gpu.virt.verify.sources import Conflict
 from tests.functional import base, verifying
 from tests.functional.base import Server
 
@@ -52,7 +52,7 @@ class ShiftedMinorsTest(verifying.Verifying):
             self.assertInventory(reserved=2, used=1)
         self.assertEqual(1, self.log().count(f"The guest {server['id']} reaches GPU {NEXT}"))
         self.assertEqual({"/dev/nvidia4"}, self.nodes_in(server))
-        self.assertFound((Kind.REACHES_OTHERS, server["id"]))
+        self.assertFound((Conflict.REACHES_OTHERS, server["id"]))
         (reached,) = (each for each in self.sent() if each.event_type == "gpu.reached")
         told = reached.payload["instance_uuid"], reached.payload["addresses"]
         self.assertEqual((server["id"], [NEXT]), told)

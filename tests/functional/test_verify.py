@@ -8,7 +8,7 @@ import io
 import fixtures
 from nova.cmd import manage
 
-from nova_gpu.virt.verify.sources import Kind
+from nova_gpu.virt.verify.sources import Conflict
 from tests.functional import failing_steps, verifying
 
 
@@ -24,7 +24,7 @@ class VerifyTest(verifying.Verifying):
         self.assertEqual(0, healed)
         self.assertEqual({}, self.allocated(server))
         self.assertNotEqual({}, self.allocations(server))
-        self.assertFound((Kind.ALLOCATION_DIFFERS, server["id"]))
+        self.assertFound((Conflict.ALLOCATION_DIFFERS, server["id"]))
         self.assertRepaired()
         self.assertEqual(before, self.allocations(server))
 
@@ -53,8 +53,8 @@ class VerifyTest(verifying.Verifying):
         log = self.useFixture(fixtures.FakeLogger("nova_gpu.virt.verify.startup_check"))
         self.restart_host("host1")
         self.period()
-        self.assertNotIn(str(Kind.ALLOCATION_DIFFERS), log.output)
+        self.assertNotIn(str(Conflict.ALLOCATION_DIFFERS), log.output)
         for _ in range(3):
             self.period()
-        self.assertEqual(1, log.output.count(str(Kind.ALLOCATION_DIFFERS)), log.output)
+        self.assertEqual(1, log.output.count(str(Conflict.ALLOCATION_DIFFERS)), log.output)
         self.assertIn("nova-gpu verify --repair", log.output)

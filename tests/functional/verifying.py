@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from nova_gpu.cmd import verify as command
-from nova_gpu.virt.verify.sources import Kind
+from nova_gpu.virt.verify.sources import Conflict
 from tests.functional import base
 
 
@@ -14,7 +14,7 @@ class Verifying(base.GPUServersTestBase):
         self.start_host()
         self.driver = self.computes["host1"].driver
 
-    def assertFound(self, *expected: tuple[Kind, str]) -> None:
+    def assertFound(self, *expected: tuple[Conflict, str]) -> None:
         verdict = self.judge()
         found = [(each.kind, each.subject) for each in verdict.differences]
         self.assertEqual(sorted(expected), sorted(found), command.text(verdict))

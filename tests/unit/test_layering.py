@@ -53,7 +53,7 @@ folder = pathlib.Path(sys.argv[1])
 shutil.rmtree(folder / "nova_gpu")
 for module, names in ((nova_gpu.privsep, nova_gpu.privsep._MODULES), (service, service.__all__)):
     assert all(getattr(module, name) for name in names)
-means = binding.Means(Roots(), folder, 60)
+means = binding.RebindSettings(Roots(), folder, 60)
 attribute = folder / "attribute"
 attribute.touch()
 sysfs.write(str(attribute), "written", 60)
@@ -66,7 +66,7 @@ class KindsTest(unittest.TestCase):
     def test_readers_and_deliveries_alone_name_a_kind_of_vgpu(self) -> None:
         """Others ask the kind for what follows from it, so that a new one is told to none."""
         own = ("nova_gpu/core/vgpu/vgpu.py", "nova_gpu/host/", "nova_gpu/virt/delivery/")
-        kind = re.compile(rf"\bKind\.({'|'.join(vgpu.Kind.__members__)})\b")
+        kind = re.compile(rf"\bVGPUKind\.({'|'.join(vgpu.VGPUKind.__members__)})\b")
         found = [path for path in modules() if kind.search((ROOT / path).read_text())]
         self.assertEqual([], [path for path in found if not path.startswith(own)])
         self.assertIn(own[0], found)

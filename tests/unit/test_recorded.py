@@ -252,7 +252,7 @@ class TestCDI(RecordedTestCase):
                 self.fail(f"a file that a vendor's tool wrote is refused: {error}")
             self.assertEqual(record["read"], {each.name: self._edits(each) for each in devices})
 
-    def _edits(self, device: cdi.Device) -> dict[str, Any]:
+    def _edits(self, device: cdi.CdiDevice) -> dict[str, Any]:
         return {
             "nodes": [node.path for node in device.edits.nodes],
             "mounts": len(device.edits.mounts),

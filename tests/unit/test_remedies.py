@@ -85,7 +85,7 @@ class Machine:
                 self.service.period()
             except (exception.InvalidOption, nova_exception.InvalidConfiguration) as error:
                 return str(error)
-            (group,) = self.service.gpus.assigned.whole.groups().values()
+            (group,) = self.service.gpus.assigned.card_inventory.groups().values()
             return availability.text(group.unavailable.get(_ADDRESS, ()))
         if self.by_check:
             looked = discovery.Discovery(libvirt_version=lambda: self.libvirt_version)

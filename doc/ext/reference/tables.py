@@ -103,8 +103,8 @@ def _literals(text: str) -> str:
 
 
 TABLES: dict[str, Callable[[], Table]] = {
-    "checks": lambda: _checks(status.Checks),
-    "checks-back": lambda: _checks(way_back.Checks),
+    "checks": lambda: _checks(status.UpgradeChecks),
+    "checks-back": lambda: _checks(way_back.WayBackChecks),
     "commands": _commands,
     "events": _events,
     "extra-specs": _extra_specs,

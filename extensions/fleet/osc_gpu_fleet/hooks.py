@@ -41,7 +41,7 @@ class _Hook(hooks.CommandHook):
         return return_code
 
 
-class Capacity(_Hook):
+class PreemptionCapacity(_Hook):
     """Adds the option ``--project`` and a column to ``openstack gpu capacity``.
 
     The column, ``With Preemption``, has the number of instances that could boot on a host if all
@@ -61,19 +61,19 @@ class Capacity(_Hook):
             return return_code
         columns, rows = return_code
         connection = self.cmd.connection(parsed_args)
-        snapshot = rest.Snapshot(connection)
+        snapshot = rest.CachedConnection(connection)
         (flavor,) = flavors.read(snapshot, [parsed_args.flavor])
         need = preemption_candidates.need_of(snapshot, flavor)
         try:
             then = preemption_candidates.room(
                 snapshot, need, projects.ids(connection, parsed_args.projects)
             )
-        except rest.Refused:
+        except rest.NotPermitted:
             return return_code  # the hosts are for administrators
         return (*columns, _THEN), [(*row, then.get(row[0], row[1])) for row in rows]
 
 
-class CreateFlavor(_Hook):
+class CreatePreemptibleFlavor(_Hook):
     """Lets a stopped instance of a preemptible flavor give its GPUs back."""
 
     def before(self, parsed_args: argparse.Namespace) -> argparse.Namespace:

@@ -24,7 +24,7 @@ from osc_gpu import closed_hosts, consumers, flavors, hosts, providers, query, r
 from osc_gpu.providers import Provider
 from osc_gpu.resource_request import Size
 from osc_gpu_fleet.planning import fleet
-from osc_gpu_fleet.planning.fleet import Fleet, Instance, Need, Sets, Way
+from osc_gpu_fleet.planning.fleet import Fleet, Instance, ModulesByGroup, Need, Way
 
 _NOT_NOVAS = "Nova has no such instance"
 # Nova then lists a server without its flavor, name and host.
@@ -79,7 +79,7 @@ def need_of(connection: Any, flavor: Any, *, boots_from_volume: bool = False) ->
     return size_need
 
 
-def read(connection: rest.Snapshot) -> Fleet:
+def read(connection: rest.CachedConnection) -> Fleet:
     """Return the fleet, as Placement and Nova show it.
 
     :raises Refused: if policy does not permit the user to read it
@@ -140,7 +140,7 @@ def _modules(
     members: Mapping[str, tuple[Sequence[Instance], Sequence[Group]]],
     known: Mapping[str, Any],
     up: Container[str],
-) -> Mapping[str, Sets]:
+) -> Mapping[str, ModulesByGroup]:
     """Return the modules of servers on boards, by the server's uuid, as their hosts report them.
 
     Only boards are asked about that an instance may leave. Several hosts are asked at the same
@@ -149,12 +149,12 @@ def _modules(
     :param members: the instances of each host, and its groups
     """
 
-    def of_host(name: str) -> dict[str, Sets]:
+    def of_host(name: str) -> dict[str, ModulesByGroup]:
         there, groups = members[name]
         matter = {
             number for instance in there if not instance.is_fixed for number, _ in instance.held
         }
-        sets: dict[str, Sets] = {}
+        sets: dict[str, ModulesByGroup] = {}
         with contextlib.suppress(exceptions.CommandError):
             for instance in there:
                 server = known.get(instance.uuid)
@@ -172,7 +172,7 @@ def _modules(
         return dict(itertools.chain.from_iterable(map(dict.items, pool.map(of_host, there))))
 
 
-def _sets(connection: Any, server: Any, number: int, count: int) -> Sets:
+def _sets(connection: Any, server: Any, number: int, count: int) -> ModulesByGroup:
     """Return the modules of group *number* that a running server has by its diagnostics.
 
     :param count: the number of its GPUs of that group

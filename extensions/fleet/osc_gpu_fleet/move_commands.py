@@ -64,7 +64,7 @@ class _Planner(base_command.Lister):
         return _COLUMNS, list(_rows(proposal.moves, services))
 
 
-class MakePlace(_Planner):
+class MakeRoom(_Planner):
     """Show the fewest moves that make room for instances of a flavor.
 
     Without --apply it moves nothing.
@@ -85,7 +85,7 @@ class MakePlace(_Planner):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> _Table:
-        connection = rest.Snapshot(self.begin(parsed_args))
+        connection = rest.CachedConnection(self.begin(parsed_args))
         (flavor,) = flavors.read(connection, [parsed_args.flavor])
         need, fleet = instances.need_of(connection, flavor), instances.read(connection)
         if why := _why_never(connection, flavor):
@@ -145,7 +145,7 @@ class Drain(_Planner):
         return self._planned(parsed_args)
 
     def _planned(self, parsed_args: argparse.Namespace) -> _Table:
-        connection = rest.Snapshot(self.connection(parsed_args))
+        connection = rest.CachedConnection(self.connection(parsed_args))
         fleet, host = instances.read(connection), parsed_args.host
         if host not in (there := [host.name for host in fleet.hosts]):
             raise _no_such_host(host, len(there))
@@ -181,7 +181,7 @@ class Defragment(_Planner):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> _Table:
-        connection = rest.Snapshot(self.begin(parsed_args))
+        connection = rest.CachedConnection(self.begin(parsed_args))
         if parsed_args.flavor:
             (flavor,) = flavors.read(connection, [parsed_args.flavor])
         else:

@@ -26,7 +26,7 @@ from osc_gpu_fleet import (
 )
 from osc_gpu_fleet.planning import plan, victims
 from osc_gpu_fleet.planning.fleet import Fleet, Need
-from osc_gpu_fleet.planning.victims import Choice
+from osc_gpu_fleet.planning.victims import VictimChoice
 from osc_gpu_fleet.preemption_candidates import Candidate, Candidates
 
 _COLUMNS = ("Server", "Name", "Project", "Host", "GPUs", "End", "At", "For")
@@ -78,7 +78,7 @@ class _Planned:
 
     wanted: _Wanted
     have: int
-    choice: Choice
+    choice: VictimChoice
     waits: bool
 
 
@@ -182,13 +182,13 @@ class _Run:
         self, connection: Any, parsed_args: argparse.Namespace, say: Callable[[str], None]
     ) -> None:
         self.rows: list[tuple[Any, ...]] = []
-        self._connection, self._asked = connection, parsed_args
+        self._connection, self._args = connection, parsed_args
         self._say = say
-        self._said = ""
+        self._last_text = ""
         self._notices: dict[str, datetime.datetime] = {}
         self._past: dict[str, datetime.datetime] = {}
         self._barred: dict[str, str] = {}
-        self._kept = preemption_candidates.ReservedHosts(connection)
+        self._reserved_hosts = preemption_candidates.ReservedHosts(connection)
         self._patient_until = time.monotonic() + _PATIENCE_S
 
     def show(self) -> None:
@@ -206,14 +206,14 @@ class _Run:
             try:
                 wait_s = self._step()
             except exceptions.CommandError as e:
-                if not self._asked.watch:
+                if not self._args.watch:
                     raise
                 self._say(str(e))
                 wait_s = POLL_S
             if wait_s is None:
-                if not self._asked.watch:
+                if not self._args.watch:
                     return
-                wait_s = self._asked.watch
+                wait_s = self._args.watch
             time.sleep(wait_s)
 
     def _step(self) -> float | None:
@@ -234,8 +234,8 @@ class _Run:
                 ready.append((victim, due, wanted))
         if ready:
             # Until a victim is gone, no request in between may take its place.
-            until = now + datetime.timedelta(seconds=self._asked.keep)
-            self._kept.keep(
+            until = now + datetime.timedelta(seconds=self._args.keep)
+            self._reserved_hosts.keep(
                 {victim.instance.host: wanted.need for victim, _, wanted in ready}, until
             )
             self._end(ready)
@@ -270,12 +270,12 @@ class _Run:
 
     def _plan(self) -> tuple[exceptions.CommandError | None, list[_Planned], Candidates]:
         """Return why a flavor can get no room, or ``None``; the plan; and the candidates."""
-        options, snapshot = self._asked, rest.Snapshot(self._connection)
+        options, snapshot = self._args, rest.CachedConnection(self._connection)
         wanted = list(self._named(snapshot) if options.flavor else self._unserved(snapshot))
-        if not wanted and self._said and not self._notices and not self._kept:
+        if not wanted and self._last_text and not self._notices and not self._reserved_hosts:
             return None, [], Candidates({}, (), ())  # and no notice is pending
         fleet = instances.read(snapshot)
-        self._kept.open(fleet)
+        self._reserved_hosts.open(fleet)
         candidates = preemption_candidates.read(
             *(snapshot, fleet, options.projects, self._notices, options.notice, self._barred)
         )
@@ -305,7 +305,7 @@ class _Run:
             # notice wait meanwhile.
             waits = bool(have) and not need.at_once
             free_of_charge = {
-                uuid: cost for uuid, cost in costs.items() if not cost and self._asked.watch
+                uuid: cost for uuid, cost in costs.items() if not cost and self._args.watch
             }
             choice = victims.choose(
                 there, need.need, need.count, free_of_charge if waits else costs
@@ -320,18 +320,18 @@ class _Run:
 
     def _say_once(self, planned: Iterable[_Planned]) -> None:
         text = "\n".join(map(_summary, planned)) or "no request waits for GPUs"
-        if text != self._said:
-            self._said = text
+        if text != self._last_text:
+            self._last_text = text
             self._say(text)
 
-    def _named(self, snapshot: rest.Snapshot) -> Iterator[_Wanted]:
-        (flavor,) = flavors.read(snapshot, [self._asked.flavor])
-        need, count = preemption_candidates.need_of(snapshot, flavor), self._asked.count or 1
+    def _named(self, snapshot: rest.CachedConnection) -> Iterator[_Wanted]:
+        (flavor,) = flavors.read(snapshot, [self._args.flavor])
+        need, count = preemption_candidates.need_of(snapshot, flavor), self._args.count or 1
         whose = f"{count} of {flavor.name}"
         yield _Wanted(need, count, whose, whose, whose, at_once=True)
 
-    def _unserved(self, snapshot: rest.Snapshot) -> Iterator[_Wanted]:
-        since = timeutils.utcnow() - datetime.timedelta(seconds=self._asked.since or _SINCE_S)
+    def _unserved(self, snapshot: rest.CachedConnection) -> Iterator[_Wanted]:
+        since = timeutils.utcnow() - datetime.timedelta(seconds=self._args.since or _SINCE_S)
 
         def holders() -> Collection[str]:
             return {instance.uuid for instance in instances.read(snapshot).instances}
@@ -339,7 +339,7 @@ class _Run:
         for item in unserved.read(snapshot, since, holders):
             try:
                 need = instances.need_of(snapshot, item.flavor, boots_from_volume=item.from_volume)
-            except rest.Refused:
+            except rest.NotPermitted:
                 raise
             except exceptions.CommandError:
                 continue  # of a flavor that no plan can be made for
@@ -353,7 +353,7 @@ class _Run:
         self, candidate: Candidate, wanted: _Wanted, now: datetime.datetime
     ) -> datetime.datetime | None:
         """Notify the instance, and return when its GPUs are taken, ``None`` if Nova refuses."""
-        due = now + datetime.timedelta(seconds=self._asked.notice)
+        due = now + datetime.timedelta(seconds=self._args.notice)
         try:
             preemption_candidates.notify(self._connection, candidate.server, due, wanted.takers)
         except exceptions.CommandError as e:
@@ -393,7 +393,7 @@ class _Run:
         start does not count, because that run had stopped the instance.
         """
         due = preemption_candidates.noticed_time(candidate.server)
-        earliest = timeutils.utcnow() - datetime.timedelta(seconds=self._asked.notice)
+        earliest = timeutils.utcnow() - datetime.timedelta(seconds=self._args.notice)
         if due is None or due > earliest or self._past.get(candidate.server.id) == due:
             return False
         if due <= preemption_candidates.had_since(self._connection, candidate.server):
@@ -437,7 +437,7 @@ def _summary(entry: _Planned) -> str:
 
 
 def _short(
-    need: _Wanted, choice: Choice, have: int, candidates: Candidates
+    need: _Wanted, choice: VictimChoice, have: int, candidates: Candidates
 ) -> exceptions.CommandError:
     none = "no preemptible instances" if choice.proven else "none were found that"
     return exceptions.CommandError(

@@ -117,7 +117,7 @@ class Candidates:
         return victims.without(fleet, self.leaving)
 
 
-def need_of(connection: rest.Snapshot, flavor: Any) -> Need:
+def need_of(connection: rest.CachedConnection, flavor: Any) -> Need:
     """Return the resources that one instance of a flavor takes of its host.
 
     :raises CommandError: if the flavor is preemptible itself, or no plan can be made for it
@@ -130,7 +130,9 @@ def need_of(connection: rest.Snapshot, flavor: Any) -> Need:
     return instances.need_of(connection, flavor)
 
 
-def room(connection: rest.Snapshot, need: Need, projects: Collection[str]) -> Mapping[str, int]:
+def room(
+    connection: rest.CachedConnection, need: Need, projects: Collection[str]
+) -> Mapping[str, int]:
     """Return how many more instances like *need* fit on each host, by name, if all candidates left.
 
     :param projects: the IDs of the projects whose instances may be preempted
@@ -155,7 +157,7 @@ def _stopped(instance: Instance) -> Instance:
 
 
 def read(
-    connection: rest.Snapshot,
+    connection: rest.CachedConnection,
     fleet: Fleet,
     projects: Collection[str],
     notices: Mapping[str, datetime.datetime],

@@ -57,7 +57,9 @@ class Unserved:
 
 
 def read(
-    connection: rest.Snapshot, since: datetime.datetime, holders: Callable[[], Collection[str]]
+    connection: rest.CachedConnection,
+    since: datetime.datetime,
+    holders: Callable[[], Collection[str]],
 ) -> list[Unserved]:
     """Return the requests made after *since* that got no GPUs, the oldest first.
 

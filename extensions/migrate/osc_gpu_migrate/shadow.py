@@ -101,7 +101,7 @@ def _sees_all(connection: Any) -> bool:
     try:
         with rest.clean_refusals("Nova"):
             next(iter(connection.compute.services(binary="nova-compute")), None)
-    except rest.Refused:
+    except rest.NotPermitted:
         return False
     return True
 

@@ -51,7 +51,7 @@ class Option:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class Word(Generic[Value]):
+class ExtraSpec(Generic[Value]):
     """The declaration of an extra spec.
 
     ``parse`` takes the extra spec's name and its text, and raises InvalidExtraSpec. ``judge``
@@ -95,12 +95,12 @@ class Word(Generic[Value]):
 def choice(
     name: str,
     meaning: str,
-    kind: type[parsers.Choice],
+    kind: type[parsers.WordT],
     about: About = About.INSTANCE,
     option: Option | None = None,
     *,
     reason: str = "it is not one of the allowed words",
-) -> Word[parsers.Choice]:
+) -> ExtraSpec[parsers.WordT]:
     """Return an extra spec whose allowed values are the members of *kind*."""
     parse = functools.partial(parsers.parse_word, words=kind, reason=reason)
-    return Word(name, meaning, parsers.allowed(kind), parse, about, tuple(kind), option=option)
+    return ExtraSpec(name, meaning, parsers.allowed(kind), parse, about, tuple(kind), option=option)

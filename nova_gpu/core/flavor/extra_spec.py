@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 from nova_gpu.core import exception, extensions, names
 from nova_gpu.core.flavor import condition, parsers, placement_policy
 from nova_gpu.core.flavor.condition import Stated
-from nova_gpu.core.flavor.declaration import About, Facts, Option, Word, choice
+from nova_gpu.core.flavor.declaration import About, ExtraSpec, Facts, Option, choice
 
 
 class Demand(NamedTuple):
     """An extra spec of a flavor, and the condition that it states on a provider of GPUs."""
 
-    word: Word[Any]
+    word: ExtraSpec[Any]
     condition: Stated
 
     def fact(self, facts: Facts) -> str | None:
@@ -67,7 +67,7 @@ def names_about(*about: About) -> tuple[str, ...]:
     return tuple(word.name for word in WORDS if word.about in about)
 
 
-GPU_ARCH = Word(
+GPU_ARCH = ExtraSpec(
     names.GPU_ARCH,
     "The architecture of the GPUs, or of the vGPUs' cards: ``fermi``. Case does not matter. A GPU "
     "of unknown architecture never fits. Only in a flavor that asks for GPUs or vGPUs.",
@@ -79,7 +79,7 @@ GPU_ARCH = Word(
     fact=lambda facts: facts.architecture,
     option=Option("--arch", "Architecture of the GPUs (fermi, or 's!= fermi', ...)", "<name>"),
 )
-HYPERVISOR = Word(
+HYPERVISOR = ExtraSpec(
     names.HYPERVISOR,
     "The hypervisor of the host: ``LXC``, or ``QEMU``, for which ``KVM`` is another name.",
     condition.ALLOWED_NAMES,
@@ -88,14 +88,14 @@ HYPERVISOR = Word(
     option=Option("--hypervisor", "Hypervisor of the host (LXC or KVM, 's== LXC', ...)", "<name>"),
 )
 # Flavors for other drivers have this one too, and ComputeCapabilitiesFilter judges it.
-HYPERVISOR_TYPE = Word(
+HYPERVISOR_TYPE = ExtraSpec(
     names.HYPERVISOR_TYPE,
     "The older spelling of ``hypervisor``.",
     condition.ALLOWED_NAMES,
     parsers.parse_name,
     judge=condition.check_syntax,
 )
-MODEL = Word(
+MODEL = ExtraSpec(
     names.MODEL,
     "The model of the GPUs, or of the vGPUs' cards, as ``nova-gpu list`` has it: ``A100 SXM4 "
     "80GB``, a name of several words. The whole name, or a part of it with ``<in> A100``. Only in "
@@ -109,7 +109,7 @@ MODEL = Word(
     holds=("a {}", "a GPU of no known name"),
     option=Option("--model", "Model of the GPUs ('Tesla M2090', or '<in> h100', ...)", "<name>"),
 )
-MEMORY_MIB = Word(
+MEMORY_MIB = ExtraSpec(
     names.MEMORY_MIB,
     "The memory of each GPU or vGPU in MiB. Drivers report a little less than the label says. A "
     "GPU with unknown memory never fits. Only in a flavor that asks for GPUs or vGPUs.",
@@ -123,7 +123,7 @@ MEMORY_MIB = Word(
         "--memory", "Memory of each GPU or vGPU in MiB (40960, or '>= 40960', ...)", "<MiB>"
     ),
 )
-VGPU_TYPE = Word(
+VGPU_TYPE = ExtraSpec(
     names.VGPU_TYPE,
     "The type of the vGPUs, by its id (``nvidia-35``) or its name (``GRID P4-2Q``); for MIG "
     "instances their profile (``1g.18gb``). Only in a flavor that asks for vGPUs.",
@@ -133,7 +133,7 @@ VGPU_TYPE = Word(
     noun="type",
     option=Option("--vgpu-type", "Name or id of the vGPUs' type (nvidia-35, ...)", "<name>"),
 )
-HEADS = Word(
+HEADS = ExtraSpec(
     names.HEADS,
     "How many displays each vGPU has. Only in a flavor that asks for vGPUs.",
     condition.ALLOWED_NUMBERS,
@@ -143,7 +143,7 @@ HEADS = Word(
     fact=lambda facts: facts.type and facts.type.heads,
     option=Option("--heads", "Displays of each vGPU (2, or '>= 2', ...)", "<n>"),
 )
-VGPU_PARAMS = Word(
+VGPU_PARAMS = ExtraSpec(
     names.VGPU_PARAMS,
     "Parameters of NVIDIA's vGPUs: ``enable_uvm=1`` (unified memory), ``enable_debugging=1``, "
     "``enable_profiling=1``, ``frame_rate_limiter=0``. The host's ``[gpu]vgpu_params`` permits "
@@ -156,7 +156,7 @@ VGPU_PARAMS = Word(
         "--vgpu-params", "Parameters of the vGPUs (enable_uvm=1, ...)", "<name=value,...>"
     ),
 )
-OPTION_ROM = Word(
+OPTION_ROM = ExtraSpec(
     names.OPTION_ROM,
     "Whether a KVM guest sees the option ROMs of its GPUs. It does unless this says ``false``.",
     parsers.ALLOWED_SWITCH,
@@ -176,7 +176,7 @@ GUEST_TOPOLOGY = choice(
         "Whether a KVM guest sees which of its GPUs are on one NUMA node or switch (default: auto)",
     ),
 )
-ON_STOP = Word(
+ON_STOP = ExtraSpec(
     names.ON_STOP,
     "Whether the instance keeps its GPUs while it is stopped. With ``release`` it gives them back; "
     "a start gives it free GPUs of its host, and fails while there are none. Without this word the "
@@ -186,12 +186,12 @@ ON_STOP = Word(
     choices=tuple(parsers.OnStop),
     option=Option("--on-stop", "Whether a stopped instance keeps its GPUs or gives them back"),
 )
-OF_EXTENSIONS: tuple[Word[Any], ...] = tuple(
+OF_EXTENSIONS: tuple[ExtraSpec[Any], ...] = tuple(
     word for words in extensions.load("nova_gpu.extra_specs") for word in words
 )
 # In the order of the reference and of refusals
-WORDS: tuple[Word[Any], ...] = (
-    Word(
+WORDS: tuple[ExtraSpec[Any], ...] = (
+    ExtraSpec(
         names.GPUS,
         "The exact number of the instance's GPUs, which are of one product and on one host.",
         parsers.ALLOWED_COUNTS,
@@ -269,7 +269,7 @@ WORDS: tuple[Word[Any], ...] = (
             "(default: none)",
         ),
     ),
-    Word(
+    ExtraSpec(
         names.VGPUS,
         "The exact number of the instance's vGPUs (parts of cards), all of one type and on one "
         "host.",

@@ -31,7 +31,7 @@ _TRUE = frozenset({"1", "t", "true", "on", "y", "yes"})
 _FALSE = frozenset({"0", "f", "false", "off", "n", "no"})
 
 
-Choice = TypeVar("Choice", bound=enum.StrEnum)
+WordT = TypeVar("WordT", bound=enum.StrEnum)
 
 
 def allowed(words: type[enum.StrEnum]) -> str:
@@ -39,7 +39,7 @@ def allowed(words: type[enum.StrEnum]) -> str:
     return " or ".join(words)
 
 
-def parse_word(key: str, text: str, words: type[Choice], reason: str) -> Choice:
+def parse_word(key: str, text: str, words: type[WordT], reason: str) -> WordT:
     """Return the member of *words* that *text* names, in any capitalisation.
 
     :raises InvalidExtraSpec: with *reason* if *text* names no member
@@ -50,7 +50,7 @@ def parse_word(key: str, text: str, words: type[Choice], reason: str) -> Choice:
         raise exception.InvalidExtraSpec(key, text, reason, allowed(words)) from e
 
 
-def stated(key: str, extra_specs: Mapping[str, str], words: type[Choice]) -> Choice | None:
+def stated(key: str, extra_specs: Mapping[str, str], words: type[WordT]) -> WordT | None:
     """Return the member of *words* that the extra spec *key* names, ``None`` without that key.
 
     :raises InvalidExtraSpec: if the value names no member

@@ -56,7 +56,7 @@ def _unreadable(flavor: FlavorRequest) -> Iterator[str]:
     for error in itertools.chain(_errors(flavor), extra_spec.contradictions(flavor.extra_specs)):
         if error.key not in known:
             known.add(error.key)
-            yield _told(error.key, error.value, f"{error.reason}; allowed: {error.allowed}")
+            yield _mistake(error.key, error.value, f"{error.reason}; allowed: {error.allowed}")
 
 
 def _errors(flavor: FlavorRequest) -> Iterator[exception.InvalidExtraSpec]:
@@ -102,12 +102,12 @@ def _misspelt(extra_specs: Mapping[str, str]) -> Iterator[str]:
         alike = difflib.get_close_matches(lower, extra_spec.NAMES, n=1, cutoff=_ALIKE)
         alike *= any(stem in lower for stem in _STEMS)
         if _COUNTS.fullmatch(key) and not request_group.ask_for_gpus({key: value}):
-            yield _told(key, value, f"unknown property; did you mean {names.GPUS}?")
+            yield _mistake(key, value, f"unknown property; did you mean {names.GPUS}?")
         elif is_ours or (alike and ":" not in key):
             hint = f"did you mean {alike[0]}?" if alike else f"there are: {', '.join(_ours())}"
             if is_ours:
                 hint += f"; or {_not_installed()}"
-            yield _told(key, value, f"unknown property; {hint}")
+            yield _mistake(key, value, f"unknown property; {hint}")
 
 
 def _uncounted(extra_specs: Mapping[str, str]) -> Iterator[str]:
@@ -120,10 +120,10 @@ def _uncounted(extra_specs: Mapping[str, str]) -> Iterator[str]:
     if not value.isdecimal():
         number = value.rpartition(":")[2]
         hint = f"write {number}" if number.isdecimal() else "write a number"
-        yield _told(key, value, f"it is no number, so Nova gives no vGPU for it; {hint}")
+        yield _mistake(key, value, f"it is no number, so Nova gives no vGPU for it; {hint}")
 
 
-def _told(key: str, value: str, text: str) -> str:
+def _mistake(key: str, value: str, text: str) -> str:
     return f"{key}={value!r}: {text}"
 
 

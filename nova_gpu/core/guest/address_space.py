@@ -87,7 +87,7 @@ NOTHING = Setting()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Room:
+class Bits:
     """The address bits that the guests of one host have, or can be given.
 
     ``least`` are those of a guest whose domain does not set them, ``most`` is the largest number
@@ -139,7 +139,7 @@ class Room:
 
 
 # The room that every guest has without settings.
-LEAST = Room()
+LEAST = Bits()
 
 
 def _seabios_places(cards: Sequence[Bars], end: int, bits: int, ports: int) -> bool:

@@ -16,7 +16,7 @@ from typing import TypedDict
 from xml.sax import saxutils
 
 from nova_gpu.core import json_text, metadata_text, names
-from nova_gpu.core.guest.tree import Place
+from nova_gpu.core.guest.tree import GuestPlace
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu.vgpu import VGPUType
 
@@ -67,7 +67,9 @@ class GuestDevice(TypedDict):
 
 
 def of_cards(
-    cards: Iterable[GPU], places: Mapping[PciAddress, Place], pcie: Mapping[PciAddress, PcieLink]
+    cards: Iterable[GPU],
+    places: Mapping[PciAddress, GuestPlace],
+    pcie: Mapping[PciAddress, PcieLink],
 ) -> list[GuestDevice]:
     """Return the metadata of a guest's *cards*, in the order of the guest's addresses if known.
 
@@ -85,7 +87,7 @@ def _of_card(
     index: int,
     card: GPU,
     indexes: Mapping[PciAddress, int],
-    places: Mapping[PciAddress, Place],
+    places: Mapping[PciAddress, GuestPlace],
     pcie: Mapping[PciAddress, PcieLink],
 ) -> GuestDevice:
     place = places.get(card.address)

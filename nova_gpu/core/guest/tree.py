@@ -64,7 +64,7 @@ class Controller:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Place:
+class GuestPlace:
     """The place of a card in a guest: its address there, its NUMA node and its switch.
 
     ``node`` is the host's NUMA node from :meth:`Tree.places`, and the guest's in the metadata;
@@ -95,7 +95,7 @@ class Tree:
         )
         return tuple(dict.fromkeys(numbers))
 
-    def places(self) -> Mapping[PciAddress, Place]:
+    def places(self) -> Mapping[PciAddress, GuestPlace]:
         """Return the place of each card in the guest, by the card's address on the host.
 
         The addresses are predicted: the guest's firmware numbers buses from the root's own number
@@ -115,7 +115,7 @@ class Tree:
             while port.above:
                 port = above[port.above]
             address = PciAddress(0, behind[index], 0, card.function)
-            paths[card] = Place(address, port.node, switch)
+            paths[card] = GuestPlace(address, port.node, switch)
         return paths
 
 

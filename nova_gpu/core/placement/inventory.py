@@ -7,11 +7,11 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 
 from nova_gpu.core import names
-from nova_gpu.core.vgpu.vgpu_capacity import Room
+from nova_gpu.core.vgpu.vgpu_capacity import CardCapacity
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Offer:
+class Inventory:
     """The inventory and usage of one group's provider in Placement, in numbers of GPUs or vGPUs.
 
     ``max_unit`` is how many one instance can get, ``None`` if not limited.
@@ -64,7 +64,7 @@ def inventory(
 
 
 def inventory_of(
-    rooms: Iterable[Room], *, most: int | None = None
+    rooms: Iterable[CardCapacity], *, most: int | None = None
 ) -> Mapping[str, Mapping[str, int | float]]:
     """Return the inventory of a group of vGPUs, the sum over its cards.
 

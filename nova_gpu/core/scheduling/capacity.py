@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from nova_gpu.core import names
 from nova_gpu.core.flavor.request_group import GroupRequest
 from nova_gpu.core.placement import inventory
-from nova_gpu.core.placement.inventory import Offer
+from nova_gpu.core.placement.inventory import Inventory
 from nova_gpu.core.sets.set_traits import Board
 
 # If there are more combinations for one instance of several groups, only these first ones count.
@@ -33,7 +33,7 @@ _TOLD = (
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Group(Offer):
+class Group(Inventory):
     """The GPUs or vGPUs of one resource provider.
 
     ``traits`` are the provider's. ``board`` describes the partitions of the cards' board with

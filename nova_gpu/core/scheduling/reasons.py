@@ -17,7 +17,7 @@ from nova_gpu.core.flavor.request import GPURequest, Request
 from nova_gpu.core.flavor.request_group import GroupRequest
 from nova_gpu.core.guest import machine_types
 from nova_gpu.core.placement import closing_trait, inventory
-from nova_gpu.core.placement.inventory import Offer
+from nova_gpu.core.placement.inventory import Inventory
 from nova_gpu.core.topology import affinity
 from nova_gpu.core.topology.affinity import Counts, Policy
 
@@ -55,7 +55,7 @@ class Supply:
 
     group: GroupRequest
     providers: int
-    offers: Sequence[Offer] | None
+    offers: Sequence[Inventory] | None
     unmet: Sequence[str] = ()
 
 
@@ -142,7 +142,7 @@ def unfit_machine_type(
 
 
 def shortage(
-    request: Request, group: GroupRequest, offers: Sequence[Offer], *, bound: bool = False
+    request: Request, group: GroupRequest, offers: Sequence[Inventory], *, bound: bool = False
 ) -> Reason | None:
     """Return why no provider in *offers* has enough GPUs for *group*, ``None`` if one has.
 

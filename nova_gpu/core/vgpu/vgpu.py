@@ -88,7 +88,7 @@ class VGPUType:
     place_size: int | None = None
 
 
-class Kind(enum.Enum):
+class VGPUKind(enum.Enum):
     """The form in which a PCI function provides vGPUs, with the noun for such vGPUs.
 
     TYPED: the function is a virtual function that gets an NVIDIA vGPU type. PLAIN: the function is
@@ -105,22 +105,22 @@ class Kind(enum.Enum):
     @property
     def is_mediated(self) -> bool:
         """Whether the vGPU is a device with a uuid, of which one function may provide several."""
-        return self is Kind.MEDIATED
+        return self is VGPUKind.MEDIATED
 
     @property
     def is_function(self) -> bool:
         """Whether guests get the PCI function itself."""
-        return self in (Kind.TYPED, Kind.PLAIN)
+        return self in (VGPUKind.TYPED, VGPUKind.PLAIN)
 
     @property
     def is_plain(self) -> bool:
         """Whether the function is a vGPU as it is; its driver does not report who has it."""
-        return self is Kind.PLAIN
+        return self is VGPUKind.PLAIN
 
     @property
     def hides_types(self) -> bool:
         """Whether the driver lists only the types of which one more vGPU has room."""
-        return self is Kind.TYPED
+        return self is VGPUKind.TYPED
 
     @property
     def may_wedge(self) -> bool:
@@ -128,7 +128,7 @@ class Kind(enum.Enum):
 
         The host does not report that (:mod:`nova_gpu.virt.health.failed_starts` has the source).
         """
-        return self is Kind.TYPED
+        return self is VGPUKind.TYPED
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ class Parent:
     begins (:attr:`VGPUType.places`); each is ``None`` if there is none or it is unknown.
     """
 
-    kind: Kind
+    kind: VGPUKind
     available: Mapping[str, int]
     made: Mapping[str, int]
     numbers: Mapping[str, Collection[int]] = dataclasses.field(default_factory=dict)
@@ -151,13 +151,13 @@ class Parent:
 
     def is_made(self, slot: Slot) -> bool:
         """Return whether the vGPU of *slot* exists; not for mediated devices."""
-        if self.kind is Kind.INSTANCE:
+        if self.kind is VGPUKind.INSTANCE:
             return slot.number in self.numbers.get(slot.type_id, ())
         return slot.type_id in self.made
 
 
 # What is assumed of a function that the host does not have
-UNKNOWN = Parent(Kind.MEDIATED, {}, {})
+UNKNOWN = Parent(VGPUKind.MEDIATED, {}, {})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -178,7 +178,7 @@ class DividedCard:
     @property
     def has_instances(self) -> bool:
         """Whether the operator has divided the card into MIG instances."""
-        return any(parent.kind is Kind.INSTANCE for parent in self.parents.values())
+        return any(parent.kind is VGPUKind.INSTANCE for parent in self.parents.values())
 
     @property
     def is_plain(self) -> bool:

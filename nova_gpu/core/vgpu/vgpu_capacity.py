@@ -21,7 +21,7 @@ from nova_gpu.core.vgpu.vgpu import MAX_PER_CARD, DividedCard, Slot, VGPUType
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Room:
+class CardCapacity:
     """The capacity of one card for vGPUs of one type, in numbers of vGPUs.
 
     ``total`` is the largest possible number of them, ``taken`` the number that instances hold or
@@ -40,7 +40,7 @@ class Room:
 
 def room(
     card: DividedCard, type_id: str, taken: Collection[Slot] = (), pending: Collection[Slot] = ()
-) -> Room:
+) -> CardCapacity:
     """Return the room of *card* for vGPUs of the type.
 
     :param taken: the slots of the card, of all types, that instances hold or are promised
@@ -49,14 +49,14 @@ def room(
     own = sum(slot.type_id == type_id for slot in taken)
     if card.has_instances:
         free = len(_untaken(card, type_id, taken))
-        return Room(max(carried(card, type_id) or 0, own + free), own, free)
+        return CardCapacity(max(carried(card, type_id) or 0, own + free), own, free)
     promised = [slot.type_id for slot in pending]
     free = 0
     if card.is_plain:
         free = sum(1 for _ in _open(card, type_id, taken, pending))
     elif all(profile == type_id for profile in promised):
         free = max(_available(card, type_id) - len(promised), 0)
-    return Room(max(_most(card, type_id) or 0, own + free), own, free)
+    return CardCapacity(max(_most(card, type_id) or 0, own + free), own, free)
 
 
 def free_slots(

@@ -12,7 +12,7 @@ from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, GroupKey, PciAddress, Product
 from nova_gpu.core.vgpu import vgpu_capacity
 from nova_gpu.core.vgpu.vgpu import DividedCard, Slot, VGPUType
-from nova_gpu.core.vgpu.vgpu_capacity import Room
+from nova_gpu.core.vgpu.vgpu_capacity import CardCapacity
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -57,7 +57,9 @@ class SharedCard:
         card = dataclasses.replace(self.card, parents={**parents, **none})
         return dataclasses.replace(self, card=card)
 
-    def room(self, type_id: str, taken: Collection[Slot], pending: Collection[Slot]) -> Room:
+    def room(
+        self, type_id: str, taken: Collection[Slot], pending: Collection[Slot]
+    ) -> CardCapacity:
         """Return the room of this card for the type, 0 free if the type or card is unavailable.
 
         The parameters are those of :func:`nova_gpu.core.vgpu.vgpu_capacity.room`, but may include

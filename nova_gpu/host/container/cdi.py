@@ -34,7 +34,7 @@ _UNFOLDED = 4 * files.LARGEST
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Node:
+class CdiNode:
     """A device node of a specification: at ``host_path`` on the host, at ``path`` in the guest.
 
     ``type`` is that of mknod(1), b, c, u or p, and empty if the specification lacks it.
@@ -52,7 +52,7 @@ class Edits:
     ``links`` are pairs: the target of a symbolic link, and the path of the link in the guest.
     """
 
-    nodes: tuple[Node, ...] = ()
+    nodes: tuple[CdiNode, ...] = ()
     mounts: tuple[container.Mount, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
     links: tuple[tuple[str, str], ...] = ()
@@ -67,7 +67,7 @@ class Edits:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Device:
+class CdiDevice:
     """A device that the specification ``file`` describes, by its qualified name.
 
     ``name`` is such as ``nvidia.com/gpu=0``. ``edits`` are those for all devices of the file,
@@ -101,7 +101,7 @@ class Ignored:
 class Specifications:
     """The devices of a host's specifications by qualified name, and the ignored files."""
 
-    devices: Mapping[str, Device]
+    devices: Mapping[str, CdiDevice]
     ignored: tuple[Ignored, ...] = ()
 
 
@@ -111,10 +111,10 @@ def find(folders: Iterable[pathlib.Path], owner_uid: int = 0) -> Specifications:
     A file that is invalid, or that users other than *owner_uid* could have written, is logged and
     ignored. A device that two files of one folder describe is ignored.
     """
-    devices: dict[str, Device] = {}
+    devices: dict[str, CdiDevice] = {}
     ignored: list[Ignored] = []
     for folder in folders:
-        here: dict[str, Device] = {}
+        here: dict[str, CdiDevice] = {}
         conflicts: set[str] = set()
         for device in _folder(folder, owner_uid):
             if isinstance(device, Ignored):
@@ -139,7 +139,7 @@ def _warn(text: str) -> None:
     LOG.warning("%s", text)
 
 
-def describing(nodes: Iterable[str], devices: Mapping[str, Device]) -> Device | None:
+def describing(nodes: Iterable[str], devices: Mapping[str, CdiDevice]) -> CdiDevice | None:
     """Return the one of *devices* that has one of *nodes*, ``None`` if none has.
 
     Of several the one with the fewest nodes is returned, because a specification may also have a
@@ -154,7 +154,7 @@ def describing(nodes: Iterable[str], devices: Mapping[str, Device]) -> Device | 
     return min(matches, key=lambda device: (len(device.edits.nodes), device.name), default=None)
 
 
-def load(path: pathlib.Path, owner_uid: int = 0) -> tuple[Device, ...]:
+def load(path: pathlib.Path, owner_uid: int = 0) -> tuple[CdiDevice, ...]:
     """Return the devices that the specification in the file at *path* describes.
 
     :raises InvalidCDISpec: if the file cannot be read, is not trusted, or is invalid
@@ -179,7 +179,7 @@ def load(path: pathlib.Path, owner_uid: int = 0) -> tuple[Device, ...]:
     assert isinstance(document, dict)
     common = _edits(document.get("containerEdits", {}))
     return tuple(
-        Device(
+        CdiDevice(
             name=f"{document['kind']}={device['name']}",
             file=path,
             edits=common + _edits(device["containerEdits"]),
@@ -190,7 +190,7 @@ def load(path: pathlib.Path, owner_uid: int = 0) -> tuple[Device, ...]:
 
 # Nova-compute reads them in each period, and most hosts have one or two.
 @functools.lru_cache(maxsize=16)
-def _loaded(path: pathlib.Path, owner_uid: int, _identity: object) -> tuple[Device, ...]:
+def _loaded(path: pathlib.Path, owner_uid: int, _identity: object) -> tuple[CdiDevice, ...]:
     return load(path, owner_uid)
 
 
@@ -203,7 +203,7 @@ def _identity(path: pathlib.Path) -> object:
     return None
 
 
-def _folder(folder: pathlib.Path, owner_uid: int) -> Iterator[Device | Ignored]:
+def _folder(folder: pathlib.Path, owner_uid: int) -> Iterator[CdiDevice | Ignored]:
     try:
         paths = [folder / name for name in sorted(os.listdir(folder)) if name.endswith(_SUFFIXES)]
         reason = files.distrust(os.stat(folder), owner_uid) if paths else None
@@ -236,7 +236,7 @@ def _edits(document: Mapping[str, Any]) -> Edits:
     links = (_links(hook.get("args", ())) for hook in document.get("hooks", ()))
     return Edits(
         nodes=tuple(
-            Node(
+            CdiNode(
                 path=_plain(node["path"]),
                 host_path=_plain(node.get("hostPath") or node["path"]),
                 type=node.get("type", ""),

@@ -71,7 +71,7 @@ def contents(
     links: dict[tuple[str, str], None] = {}
     for address, device in _described(gpus, slots, allowed, roots, owner_uid):
         nodes_given |= {
-            node.path for node in _kept(device, allowed) if nodes.is_there(node.path, roots)
+            node.path for node in _nodes(device, allowed) if nodes.is_there(node.path, roots)
         }
         wanted |= {mount.target: mount for mount in _mounts(address, device, owner_uid)}
         env |= dict(device.edits.env)
@@ -109,7 +109,7 @@ def obstacle(
     return _of_another_driver(described, roots) if driver == "nvidia" else None
 
 
-def _of_another_driver(device: cdi.Device, roots: host_roots.Roots) -> str | None:
+def _of_another_driver(device: cdi.CdiDevice, roots: host_roots.Roots) -> str | None:
     """Return that the libraries are of another version than the driver, which refuses them.
 
     NVML has error 18 for that (nvml.h: NVML_ERROR_LIB_RM_VERSION_MISMATCH).
@@ -169,7 +169,7 @@ def _described(
     allowed: Collection[str],
     roots: host_roots.Roots,
     owner_uid: int,
-) -> Iterator[tuple[model.PciAddress, cdi.Device]]:
+) -> Iterator[tuple[model.PciAddress, cdi.CdiDevice]]:
     """Yield the cards of *gpus* and *slots* that have a CDI device, each with that device."""
     if not gpus and not slots:
         return
@@ -179,7 +179,7 @@ def _described(
         if device is None:
             _refuse_ignored(address, own, read)
             continue
-        unfit = [node for node in _kept(device, allowed) if not _is_expressible(node, roots)]
+        unfit = [node for node in _nodes(device, allowed) if not _is_expressible(node, roots)]
         if not unfit:
             yield address, device
             continue
@@ -201,7 +201,7 @@ def _described(
 
 def _match(
     grant: model.GPU | Slot, read: cdi.Specifications, roots: host_roots.Roots
-) -> tuple[model.PciAddress, Sequence[str], cdi.Device | None]:
+) -> tuple[model.PciAddress, Sequence[str], cdi.CdiDevice | None]:
     """Return the address of a card, the nodes that tell *grant*, and the CDI device for it."""
     if isinstance(grant, model.GPU):
         own = tuple(filter(nodes.is_required, nodes.own_nodes(grant, roots)))
@@ -233,12 +233,12 @@ def _refuse_ignored(
             )
 
 
-def _kept(device: cdi.Device, allowed: Collection[str]) -> list[cdi.Node]:
+def _nodes(device: cdi.CdiDevice, allowed: Collection[str]) -> list[cdi.CdiNode]:
     # Others may give access to every card: /dev/nvidia-modeset in the files that nvidia-ctk writes.
     return [n for n in device.edits.nodes if n.path in allowed or n.host_path in allowed]
 
 
-def _is_expressible(node: cdi.Node, roots: host_roots.Roots) -> bool:
+def _is_expressible(node: cdi.CdiNode, roots: host_roots.Roots) -> bool:
     """Return whether libvirt can give the specification's node to a guest.
 
     It can if the node is a character device below /dev with the same path or device number in the
@@ -252,7 +252,7 @@ def _is_expressible(node: cdi.Node, roots: host_roots.Roots) -> bool:
     )
 
 
-def _is_one_device(node: cdi.Node, roots: host_roots.Roots) -> bool:
+def _is_one_device(node: cdi.CdiNode, roots: host_roots.Roots) -> bool:
     number = nodes.number(node.path, roots)
     if node.host_path.startswith("/dev/"):
         return number is not None and number == nodes.number(node.host_path, roots)
@@ -264,7 +264,7 @@ def _is_one_device(node: cdi.Node, roots: host_roots.Roots) -> bool:
 
 
 def _mounts(
-    address: model.PciAddress, device: cdi.Device, owner_uid: int
+    address: model.PciAddress, device: cdi.CdiDevice, owner_uid: int
 ) -> Iterator[values.Mount]:
     """Yield the mounts of the CDI device that guests may have, their sources without links."""
     for mount in device.edits.mounts:
@@ -285,7 +285,9 @@ def _mounts(
             )
 
 
-def _status(address: model.PciAddress, device: cdi.Device, mount: values.Mount) -> os.stat_result:
+def _status(
+    address: model.PciAddress, device: cdi.CdiDevice, mount: values.Mount
+) -> os.stat_result:
     try:
         return os.stat(mount.source)
     except OSError as error:

@@ -51,7 +51,7 @@ DOES_NOT_END = "it does not end"
 MAY_HIDE_IT = "it runs as a guest's user outside all running guests, and may hide what it has open"
 
 
-class Guest(enum.Enum):
+class GuestState(enum.Enum):
     """The guest that a process is of."""
 
     RUNS = enum.auto()
@@ -59,7 +59,7 @@ class Guest(enum.Enum):
     UNKNOWN = enum.auto()
 
 
-def of_guests(proc: str, uids: Sequence[Range]) -> Iterator[tuple[int, Guest]]:
+def of_guests(proc: str, uids: Sequence[Range]) -> Iterator[tuple[int, GuestState]]:
     """Yield the processes in *proc* of LXC guests, and those that may be.
 
     They run as a guest's user or in the control group of an LXC guest. Needs no root.
@@ -82,24 +82,24 @@ def of_guests(proc: str, uids: Sequence[Range]) -> Iterator[tuple[int, Guest]]:
 
 def _guest(
     proc: str, pid: int, statuses: Mapping[int, Mapping[str, str] | None], uids: Sequence[Range]
-) -> Guest | None:
+) -> GuestState | None:
     """Return which guest the process is of, ``None`` for a process of the host."""
     status = statuses[pid]
     if status is None:
-        return Guest.UNKNOWN
+        return GuestState.UNKNOWN
     if _is_contained(status, statuses):
-        return Guest.RUNS
+        return GuestState.RUNS
     try:
         group = controller(processes.control_groups(f"{proc}/{pid}"))
     except processes.ENDED:
         group = None
     except OSError:
-        return Guest.UNKNOWN
+        return GuestState.UNKNOWN
     if group is not None:
-        return Guest.RUNS if _is_controller(statuses.get(group)) else Guest.HAS_ENDED
+        return GuestState.RUNS if _is_controller(statuses.get(group)) else GuestState.HAS_ENDED
     own = [int(uid) for uid in status.get("Uid", "").split()]
     is_guests = any(first <= uid < first + count for uid in own for first, count in uids)
-    return Guest.UNKNOWN if is_guests else None
+    return GuestState.UNKNOWN if is_guests else None
 
 
 def controller(control_groups: str) -> int | None:
@@ -168,9 +168,9 @@ def _left(
         except OSError:
             yield pid, processes.command(process), UNREAD, None
             continue
-        if has_one or guest is Guest.HAS_ENDED:
+        if has_one or guest is GuestState.HAS_ENDED:
             yield pid, processes.command(process), None, start
-        elif guest is Guest.UNKNOWN:
+        elif guest is GuestState.UNKNOWN:
             yield pid, processes.command(process), MAY_HIDE_IT, None
 
 

@@ -19,11 +19,11 @@ from nova_gpu.core.printable import printable
 from nova_gpu.core.vgpu.vgpu import Slot, of_slot
 from nova_gpu.host import child, processes
 from nova_gpu.host.container import end_processes
-from nova_gpu.host.container.end_processes import Guest, Range
+from nova_gpu.host.container.end_processes import GuestState, Range
 from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import open_devices
-from nova_gpu.host.vfio.binding import Means
+from nova_gpu.host.vfio.binding import RebindSettings
 
 SCRIPT = child.source(pathlib.Path(__file__).with_name("end_processes.py"), processes)
 
@@ -77,7 +77,7 @@ def may_be_left(roots: Roots, uids: Sequence[Range]) -> bool:
     proc = str(roots.proc)
     if not uids or not roots.shows_all_processes() or processes.hides_others(proc):
         return True
-    return any(guest is not Guest.RUNS for _, guest in end_processes.of_guests(proc, uids))
+    return any(guest is not GuestState.RUNS for _, guest in end_processes.of_guests(proc, uids))
 
 
 def unknown(roots: Roots, uids: Sequence[Range]) -> list[Process]:
@@ -86,7 +86,7 @@ def unknown(roots: Roots, uids: Sequence[Range]) -> list[Process]:
     return [
         Process(pid, processes.command(f"{proc}/{pid}"), None)
         for pid, guest in end_processes.of_guests(proc, uids)
-        if guest is Guest.UNKNOWN
+        if guest is GuestState.UNKNOWN
     ]
 
 
@@ -117,7 +117,7 @@ def computing(
 
 
 def end(
-    device: model.GPU | Slot, means: Means, uids: Sequence[Range]
+    device: model.GPU | Slot, means: RebindSettings, uids: Sequence[Range]
 ) -> tuple[list[Process], list[Process]]:
     """Kill guests' processes that have *device*, whose guest has ended, open. Needs root.
 

@@ -37,7 +37,7 @@ class Capability:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
-class Instance:
+class MIGDevice:
     """A MIG instance: one compute instance of a GPU instance, which CUDA shows as a device.
 
     ``gpu_instance`` and ``compute_instance`` are NVIDIA's ids, ``minors`` the minor numbers of the
@@ -68,7 +68,7 @@ def is_divided(card: PciAddress, roots: Roots) -> bool:
     return minor is not None and any(_folder(minor, roots).glob("gi*"))
 
 
-def of_card(card: PciAddress, roots: Roots) -> tuple[Instance, ...]:
+def of_card(card: PciAddress, roots: Roots) -> tuple[MIGDevice, ...]:
     """Return the MIG instances that the driver lists for the card, sorted."""
     minor = gpu_minor(card, roots)
     return () if minor is None else instances(capabilities(minor, roots))
@@ -110,7 +110,7 @@ def capabilities(gpu_minor: int, roots: Roots) -> tuple[Capability, ...]:
     return tuple(paths)
 
 
-def instances(capabilities: Iterable[Capability]) -> tuple[Instance, ...]:
+def instances(capabilities: Iterable[Capability]) -> tuple[MIGDevice, ...]:
     """Return the MIG instances of the card with *capabilities*, sorted.
 
     One whose GPU instance has no capability is left out, as a process needs both to use it.
@@ -119,7 +119,7 @@ def instances(capabilities: Iterable[Capability]) -> tuple[Instance, ...]:
     minors = {cap.gpu_instance: cap.minor for cap in listed if cap.compute_instance is None}
     return tuple(
         sorted(
-            Instance(cap.gpu_instance, cap.compute_instance, (minors[cap.gpu_instance], cap.minor))
+            MIGDevice(cap.gpu_instance, cap.compute_instance, (minors[cap.gpu_instance], cap.minor))
             for cap in listed
             if cap.compute_instance is not None and cap.gpu_instance in minors
         )

@@ -117,7 +117,7 @@ def _divided(card: GPU, roots: Roots, *, shares: bool) -> vgpu.DividedCard:
     }
     made = {profile: len(numbers[profile]) for profile in types}
     slots = {profile: tuple(sorted(numbers[profile])) for profile in types}
-    parent = vgpu.Parent(vgpu.Kind.INSTANCE, {}, made, slots)
+    parent = vgpu.Parent(vgpu.VGPUKind.INSTANCE, {}, made, slots)
     each_has = collections.Counter(instance.gpu_instance for instance in layout)
     sharing = frozenset(
         number

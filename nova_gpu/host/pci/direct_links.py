@@ -22,12 +22,12 @@ _REMEDY = (
     "0000:04:00.0 0000:05:00.0, each in one such list"
 )
 
-Sets = Sequence[frozenset[model.PciAddress]]
+LinkedSets = Sequence[frozenset[model.PciAddress]]
 
 _IOLINK_TYPE_XGMI = 11
 
 
-def parse(lines: Iterable[str]) -> Sets:
+def parse(lines: Iterable[str]) -> LinkedSets:
     """Return the sets of cards that have direct links with each other by ``[gpu]link_groups``.
 
     :raises InvalidOption: if an entry is invalid, or a card is in two sets
@@ -48,7 +48,7 @@ def parse(lines: Iterable[str]) -> Sets:
     return sets
 
 
-def with_links(gpus: Iterable[model.GPU], sets: Sets) -> tuple[model.GPU, ...]:
+def with_links(gpus: Iterable[model.GPU], sets: LinkedSets) -> tuple[model.GPU, ...]:
     """Return *gpus*; those without links get NVLinks to the other cards of their set."""
     linked = tuple(gpus)
     present = {gpu.address for gpu in linked}

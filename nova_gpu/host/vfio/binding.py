@@ -56,7 +56,7 @@ _LOOK_AGAIN_S = 0.2
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Means:
+class RebindSettings:
     """The settings for binding and resetting cards.
 
     ``records`` is the folder in which the cards' former drivers are recorded. ``timeout_s`` is the
@@ -69,7 +69,7 @@ class Means:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Former:
+class FormerDriver:
     """The driver that one PCI function had before it was bound to vfio-pci.
 
     ``driver`` is ``None`` if it had none. ``override`` is the former value of the function's
@@ -80,7 +80,7 @@ class Former:
     override: str | None = None
 
 
-Formers = Mapping[model.PciAddress, Former]  # by function
+Formers = Mapping[model.PciAddress, FormerDriver]  # by function
 ByFunction = Mapping[model.PciAddress, str | None]  # a driver, an override
 
 
@@ -123,7 +123,7 @@ _adding = threading.Lock()
 _hanging: dict[model.PciAddress, tuple[subprocess.Popen[bytes], str]] = {}
 
 
-def give_to_guests(address: model.PciAddress, means: Means) -> None:
+def give_to_guests(address: model.PciAddress, means: RebindSettings) -> None:
     """Bind all functions of the card to vfio-pci, except those that are bound to it already.
 
     Their present drivers are recorded first. If a function cannot be bound, all get their former
@@ -150,7 +150,7 @@ def give_to_guests(address: model.PciAddress, means: Means) -> None:
         # is bound.
         overrides: ByFunction = dict.fromkeys(others)
         for _ in range(3):
-            formers = {other: Former(others[other], overrides[other]) for other in others}
+            formers = {other: FormerDriver(others[other], overrides[other]) for other in others}
             # A function that an earlier try left without a driver had the one in the record.
             formers |= {a: before[a] for a in others if now[a] is None and a in before}
             record(means.records, address, {**records, **formers}, means.roots)
@@ -165,7 +165,7 @@ def give_to_guests(address: model.PciAddress, means: Means) -> None:
         )
 
 
-def give_to_host(address: model.PciAddress, means: Means) -> None:
+def give_to_host(address: model.PciAddress, means: RebindSettings) -> None:
     """Bind the card's functions to the drivers that :func:`give_to_guests` has recorded for them.
 
     Functions without a record stay as they are, as do those that the operator has bound to another
@@ -207,7 +207,7 @@ def _drivers(functions: Iterable[model.PciAddress], roots: Roots) -> ByFunction:
 
 
 def _take(
-    gpu: model.GPU, formers: Formers, records: Formers, overrides: ByFunction, means: Means
+    gpu: model.GPU, formers: Formers, records: Formers, overrides: ByFunction, means: RebindSettings
 ) -> ByFunction:
     """Bind the functions of *formers* to vfio-pci, if their driver_override is as in *overrides*.
 
@@ -216,7 +216,7 @@ def _take(
     nothing was bound.
     """
     devices = open_devices.numbers(gpu, means.roots)
-    drivers = dict.fromkeys(formers, Former(iommu.DRIVER, iommu.DRIVER))
+    drivers = dict.fromkeys(formers, FormerDriver(iommu.DRIVER, iommu.DRIVER))
     try:
         return _move(gpu, drivers, devices, means, overrides)
     except _NotBegun:
@@ -229,7 +229,7 @@ def _take(
         raise
 
 
-def _load_driver(means: Means) -> None:
+def _load_driver(means: RebindSettings) -> None:
     if (means.roots.sysfs / "bus/pci/drivers" / iommu.DRIVER).is_dir():
         return
     try:
@@ -239,7 +239,7 @@ def _load_driver(means: Means) -> None:
         raise _NotMoved(reason, "install the kernel's package of extra modules") from error
 
 
-def _undo(gpu: model.GPU, others: Formers, records: Formers, means: Means) -> None:
+def _undo(gpu: model.GPU, others: Formers, records: Formers, means: RebindSettings) -> None:
     """Bind functions of *gpu* to their former drivers *others*, and remove those records."""
     try:
         _move(gpu, others, (), means)
@@ -259,7 +259,7 @@ def _move(
     gpu: model.GPU,
     drivers: Formers,
     devices: Iterable[Number],
-    means: Means,
+    means: RebindSettings,
     overrides: ByFunction | None = None,
 ) -> ByFunction:
     """Bind functions of *gpu* to *drivers*, and return driver_override of those in *overrides*.
@@ -296,7 +296,9 @@ def _move(
 # The script
 
 
-def _ask(address: model.PciAddress, task: Mapping[str, Any], means: Means) -> Mapping[str, Any]:
+def _ask(
+    address: model.PciAddress, task: Mapping[str, Any], means: RebindSettings
+) -> Mapping[str, Any]:
     """Have the script do its *task* with one card, and return its answer.
 
     :raises _Hangs: if an earlier script for the card still hangs
@@ -325,7 +327,7 @@ def _refuse_hanging(address: model.PciAddress, limit: str = "") -> None:
     _hanging.pop(address, None)
 
 
-def _run(task: Mapping[str, Any], means: Means) -> Mapping[str, Any]:
+def _run(task: Mapping[str, Any], means: RebindSettings) -> Mapping[str, Any]:
     roots = {"sysfs": str(means.roots.sysfs), "proc": str(means.roots.proc)}
     words = json.dumps({**roots, "settle_s": _SETTLE_S, **task}).encode() + b"\n"
     output = child.run(child.script(_SCRIPT), means.timeout_s, words)
@@ -342,7 +344,7 @@ def _last_line(output: bytes) -> str:
 
 
 def in_use(
-    addresses: Iterable[model.PciAddress], means: Means
+    addresses: Iterable[model.PciAddress], means: RebindSettings
 ) -> Mapping[model.PciAddress, list[Holder]]:
     """Return the processes of the host that have one of these cards open, by card.
 
@@ -373,7 +375,7 @@ def in_use(
 # did.
 
 
-def reset(gpu: model.GPU, means: Means, *, required: bool = True) -> None:
+def reset(gpu: model.GPU, means: RebindSettings, *, required: bool = True) -> None:
     """Reset all functions of *gpu*, which must be bound to VFIO and not used by a guest.
 
     :param required: if false, a card that no method can reset passes, if it answers
@@ -405,7 +407,7 @@ def resets_functions(gpu: model.GPU, roots: Roots) -> bool:
     return all(_has_method(function, roots) for function in gpu.functions)
 
 
-def _still_in_use(gpu: model.GPU, means: Means) -> str | None:
+def _still_in_use(gpu: model.GPU, means: RebindSettings) -> str | None:
     """Wait half of ``means.timeout_s``, as QEMU takes time to end; return who has the card open."""
     deadline = time.monotonic() + means.timeout_s / 2
     try:
@@ -440,7 +442,7 @@ def _is_alone(device: str) -> bool:
     return neighbours == 1
 
 
-def _reset(gpu: model.GPU, way: str | None, means: Means) -> str | None:
+def _reset(gpu: model.GPU, way: str | None, means: RebindSettings) -> str | None:
     """Reset the card in this *way* of the script; return why that failed, else ``None``."""
     task = {
         "functions": [str(function) for function in gpu.functions],
@@ -482,7 +484,7 @@ def former_drivers(folder: pathlib.Path, card: model.PciAddress, roots: Roots) -
             return {}
         overrides = content.get("overrides", {})
         return {
-            model.PciAddress.parse(address): Former(
+            model.PciAddress.parse(address): FormerDriver(
                 _checked(driver), _checked(overrides.get(address))
             )
             for address, driver in content["functions"].items()

@@ -55,7 +55,7 @@ def has_io_bar(gpu: model.GPU, roots: Roots) -> bool:
 
 
 def obstacle(
-    gpu: model.GPU, roots: Roots, room: address_space.Room = address_space.LEAST
+    gpu: model.GPU, roots: Roots, room: address_space.Bits = address_space.LEAST
 ) -> str | None:
     """Return why this host cannot pass *gpu* through to a guest, and the remedy.
 
@@ -65,7 +65,7 @@ def obstacle(
 
 
 def obstacles(
-    gpu: model.GPU, roots: Roots, room: address_space.Room = address_space.LEAST
+    gpu: model.GPU, roots: Roots, room: address_space.Bits = address_space.LEAST
 ) -> Iterator[str]:
     """Yield all reasons of which :func:`obstacle` returns the first.
 
@@ -87,7 +87,7 @@ def obstacles(
 
 
 def lasting_obstacles(
-    gpu: model.GPU, roots: Roots, room: address_space.Room = address_space.LEAST
+    gpu: model.GPU, roots: Roots, room: address_space.Bits = address_space.LEAST
 ) -> Iterator[str]:
     """Yield the reasons that ``nova-gpu host prepare`` and a boot of the host cannot remove."""
     return _reasons(
@@ -311,7 +311,7 @@ def _managed(gpu: model.GPU, roots: Roots) -> str | None:
     )
 
 
-def _too_large(gpu: model.GPU, roots: Roots, room: address_space.Room) -> str | None:
+def _too_large(gpu: model.GPU, roots: Roots, room: address_space.Bits) -> str | None:
     card = card_bars(gpu, roots)
     if any(room.setting([card], guest) for guest in SMALL_GUESTS):
         return None

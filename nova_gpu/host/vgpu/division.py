@@ -133,7 +133,7 @@ def _plain_divided(
         # Instances may have functions by the type of before. New ones get none by it.
         types.setdefault(vgpu.FUNCTION_TYPE, vgpu.VGPUType(vgpu.FUNCTION_TYPE, per_card=0))
         parents = {
-            function: vgpu.Parent(vgpu.Kind.PLAIN, {ids[memory]: 1}, {})
+            function: vgpu.Parent(vgpu.VGPUKind.PLAIN, {ids[memory]: 1}, {})
             for function, memory in functions.items()
         }
         by_card[card.address] = vgpu.DividedCard(types, parents)
@@ -260,4 +260,4 @@ def _mediating(
             known[type_id] = mdev.facts(device, type_id)
         if known[type_id] is not None:
             available[type_id] = mdev.available(device, type_id)
-    return vgpu.Parent(vgpu.Kind.MEDIATED, available, dict(made))
+    return vgpu.Parent(vgpu.VGPUKind.MEDIATED, available, dict(made))

@@ -176,8 +176,8 @@ def _profiles(current: str, creatable: str) -> Profiles:
     # As the ids of the types of mediated devices
     names = {f"nvidia-{int(match[1])}": match[2] for match in matches}
     if int(current):
-        return Profiles(vgpu.Parent(vgpu.Kind.TYPED, {}, {f"nvidia-{int(current)}": 1}), names)
-    return Profiles(vgpu.Parent(vgpu.Kind.TYPED, dict.fromkeys(names, 1), {}), names)
+        return Profiles(vgpu.Parent(vgpu.VGPUKind.TYPED, {}, {f"nvidia-{int(current)}": 1}), names)
+    return Profiles(vgpu.Parent(vgpu.VGPUKind.TYPED, dict.fromkeys(names, 1), {}), names)
 
 
 def named(type_id: str, name: str) -> vgpu.VGPUType:

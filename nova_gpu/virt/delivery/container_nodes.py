@@ -17,7 +17,7 @@ import nova_gpu.privsep
 from nova_gpu.conf import CONF, NOVAS
 from nova_gpu.core import boundary, exception, refusal_texts
 from nova_gpu.core.device import Device
-from nova_gpu.core.guest.tree import Place
+from nova_gpu.core.guest.tree import GuestPlace
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
 from nova_gpu.core.vgpu import vgpu
 from nova_gpu.core.vgpu.vgpu import Slot
@@ -79,7 +79,7 @@ class ContainerNodes(Delivery):
         self, roots: Roots, reason_kept: Callable[[GPU], str | None], *, serves: bool
     ) -> None:
         self._roots = roots
-        self._kept = reason_kept
+        self._reason_kept = reason_kept
         self.host_hooks = ContainerHostHooks(roots)
         self._library_root = _library_root()
         if serves:
@@ -88,7 +88,7 @@ class ContainerNodes(Delivery):
     # Queries
 
     def obstacle(self, card: GPU, functions: Sequence[PciAddress] = ()) -> str | None:
-        if reason := self._kept(card):
+        if reason := self._reason_kept(card):
             return reason
         unprivileged = NOVAS.libvirt.uid_maps and NOVAS.libvirt.gid_maps
         if not unprivileged and not CONF.gpu.allow_privileged_containers:
@@ -165,7 +165,7 @@ class ContainerNodes(Delivery):
         if self.host_hooks.rights:
             self.host_hooks.rights.open(instance, devices, mounts.nodes)
         service.guest_config.add_nodes(guest, devices, mounts)
-        places = {c.address: Place(c.address, c.numa_node, c.pcie_switch) for c in cards}
+        places = {c.address: GuestPlace(c.address, c.numa_node, c.pcie_switch) for c in cards}
         return described(cards, places, self._roots)
 
     def clean(self, grant: Grant) -> bool:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from nova_gpu.core.guest import devices as guest_devices
 from nova_gpu.core.guest.devices import GuestDevice
-from nova_gpu.core.guest.tree import Place
+from nova_gpu.core.guest.tree import GuestPlace
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
-from nova_gpu.core.vgpu.vgpu import Kind, Parent, Slot
+from nova_gpu.core.vgpu.vgpu import Parent, Slot, VGPUKind
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
 
@@ -63,7 +63,7 @@ class Delivery(abc.ABC):
     needs_hard_reboot: bool = False
     share: threads.DaemonShare
 
-    kind: Kind
+    kind: VGPUKind
     words: str
 
     # Queries
@@ -153,7 +153,7 @@ class Delivery(abc.ABC):
 
 
 def described(
-    cards: Sequence[GPU], places: Mapping[PciAddress, Place], roots: Roots
+    cards: Sequence[GPU], places: Mapping[PciAddress, GuestPlace], roots: Roots
 ) -> list[GuestDevice]:
     """Return the descriptions of *cards* for the guest's metadata.
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from nova_gpu.conf import CONF, NOVAS
 from nova_gpu.core import exception
 from nova_gpu.core.guest import address_space
-from nova_gpu.core.guest.address_space import Guest, Room
+from nova_gpu.core.guest.address_space import Bits, Guest
 from nova_gpu.core.model import GPU
 from nova_gpu.host import processor
 from nova_gpu.host.roots import Roots
@@ -31,7 +31,7 @@ _LIMIT_SINCE = 9003000
 _MODE, _BITS = "hw:maxphysaddr_mode", "hw:maxphysaddr_bits"
 
 
-def of_host(roots: Roots) -> Room:
+def of_host(roots: Roots) -> Bits:
     """Return how much address space this host's guests can have if flavor and image set nothing."""
     return _room(roots, None, None)
 
@@ -146,7 +146,7 @@ def _read(ask: Callable[[GPU, Roots], _Answer], card: GPU, roots: Roots) -> _Ans
         ) from error
 
 
-def _room(roots: Roots, mode: str | None, bits: int | None) -> Room:
+def _room(roots: Roots, mode: str | None, bits: int | None) -> Bits:
     host = processor.of_host(roots)
     default = address_space.DEFAULT_BITS
     # Nova's default for an unset [libvirt]cpu_mode
@@ -164,11 +164,11 @@ def _room(roots: Roots, mode: str | None, bits: int | None) -> Room:
         least = most = default
     else:
         least, most = default, host.usable_bits or default
-    return Room(least, most, host.is_amd, CONF.gpu.guest_mmio_gib, gib_pages)
+    return Bits(least, most, host.is_amd, CONF.gpu.guest_mmio_gib, gib_pages)
 
 
 def _unfit(
-    room: Room, bars: Iterable[address_space.Bars], guest: Guest, roots: Roots, *, is_asked: bool
+    room: Bits, bars: Iterable[address_space.Bars], guest: Guest, roots: Roots, *, is_asked: bool
 ) -> exception.GuestUnfit:
     cards = list(bars)
     # The whole message must fit into the 255 characters that Nova keeps of a fault.
@@ -187,14 +187,14 @@ def _unfit(
 
 
 def _remedy(
-    room: Room, cards: list[address_space.Bars], guest: Guest, roots: Roots, *, is_asked: bool
+    room: Bits, cards: list[address_space.Bars], guest: Guest, roots: Roots, *, is_asked: bool
 ) -> str:
     host = of_host(roots)
     if is_asked and host.most > room.most and host.setting(cards, guest):
         return f"leave {_MODE} out of flavor and image, or give more bits"
     facts = processor.of_host(roots)
     bits = facts.usable_bits or 0
-    smaller = Room(bits, bits, room.amd, gib_pages=facts.gib_pages)
+    smaller = Bits(bits, bits, room.amd, gib_pages=facts.gib_pages)
     if bits > room.most and smaller.setting(cards, guest):
         return f"set [libvirt]cpu_mode = host-model on hosts, which have {bits} bits"
     if guest.uefi and room.setting(cards, dataclasses.replace(guest, uefi=False)):

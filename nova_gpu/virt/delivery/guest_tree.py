@@ -14,7 +14,7 @@ from nova.virt.libvirt import config as vconfig
 from nova_gpu.core import exception
 from nova_gpu.core.flavor.placement_policy import GuestTopology
 from nova_gpu.core.guest import tree
-from nova_gpu.core.guest.tree import Controller, Place, Tree
+from nova_gpu.core.guest.tree import Controller, GuestPlace, Tree
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
@@ -169,7 +169,7 @@ def ports(first: int, count: int) -> Iterator[vconfig.LibvirtConfigGuestDevice]:
         yield port
 
 
-def places(guest: vconfig.LibvirtConfigGuest, of_cards: Tree) -> Mapping[PciAddress, Place]:
+def places(guest: vconfig.LibvirtConfigGuest, of_cards: Tree) -> Mapping[PciAddress, GuestPlace]:
     """Return the address and NUMA node of each card in the guest, by its host address."""
     by_node = _cells(guest)
     return {

@@ -16,7 +16,7 @@ from oslo_utils import versionutils
 import nova_gpu.privsep
 from nova_gpu.core import boundary
 from nova_gpu.core.model import GPU, PciAddress
-from nova_gpu.core.vgpu.vgpu import Kind, Parent, Slot, device_uuid
+from nova_gpu.core.vgpu.vgpu import Parent, Slot, VGPUKind, device_uuid
 from nova_gpu.host.pci import iommu
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import passthrough
@@ -103,7 +103,7 @@ class MediatedDevices(HostdevParts):
     whether a guest can be live migrated, because libvirt decides that.
     """
 
-    kind = Kind.MEDIATED
+    kind = VGPUKind.MEDIATED
     words = "a mediated device"
 
     def is_there(self, slot: Slot, instance_uuid: str, parent: Parent | None) -> bool:
@@ -192,7 +192,7 @@ class VirtualFunctions(HostdevParts):
 class TypedFunctions(VirtualFunctions):
     """The delivery of virtual functions that NVIDIA's host driver has given a vGPU type."""
 
-    kind = Kind.TYPED
+    kind = VGPUKind.TYPED
     words = "a virtual function with a type"
     managed = False  # the function stays with the driver that set its type
 
@@ -226,7 +226,7 @@ class TypedFunctions(VirtualFunctions):
 class PlainFunctions(VirtualFunctions):
     """The delivery of virtual functions that have no vGPU type and no driver on the host."""
 
-    kind = Kind.PLAIN
+    kind = VGPUKind.PLAIN
     words = "a virtual function as it is"
     managed = True
 

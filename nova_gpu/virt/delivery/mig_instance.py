@@ -12,7 +12,7 @@ from collections.abc import Callable
 from oslo_log import log as logging
 
 import nova_gpu.privsep
-from nova_gpu.core.vgpu.vgpu import Kind, Parent, Slot
+from nova_gpu.core.vgpu.vgpu import Parent, Slot, VGPUKind
 from nova_gpu.host.mig import gpu_instances
 from nova_gpu.virt.delivery.container_nodes import ContainerNodes
 
@@ -25,7 +25,7 @@ class MIGInstances(ContainerNodes):
     One class delivers both, because they are rendered together. Containers are not live migrated.
     """
 
-    kind = Kind.INSTANCE
+    kind = VGPUKind.INSTANCE
     words = "a MIG instance"
 
     def release(self, slot: Slot, instance_uuid: str | None, clean: Callable[[Slot], None]) -> None:

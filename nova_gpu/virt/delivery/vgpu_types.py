@@ -33,7 +33,7 @@ class VGPUTypes:
     def __init__(self, roots: Roots) -> None:
         self._roots = roots
         self._layouts: dict[PciAddress, tuple[str, ...]] = {}
-        self._told: dict[PciAddress, nvml_vgpus.Types] = {}
+        self._nvml_types: dict[PciAddress, nvml_vgpus.Types] = {}
         self._ask_at = 0.0
 
     def complete(
@@ -51,8 +51,8 @@ class VGPUTypes:
         if typed and CONF.gpu.nvml:
             self._ask(typed)
         by_card = dict(divided)
-        for address in typed.keys() & self._told.keys():
-            reported = self._told[address]
+        for address in typed.keys() & self._nvml_types.keys():
+            reported = self._nvml_types[address]
             if not _hides_types(divided[address]):
                 types = divided[address].types
                 reported = {
@@ -65,12 +65,12 @@ class VGPUTypes:
 
     def forget(self, card: PciAddress) -> None:
         """Discard the facts about *card*, so that NVML is asked about it by the next call."""
-        self._told.pop(card, None)
+        self._nvml_types.pop(card, None)
         self._ask_at = 0.0
 
     def _ask(self, typed: Mapping[PciAddress, tuple[str, ...]]) -> None:
         news = sorted(a for a in typed if a in self._layouts and self._layouts[a] != typed[a])
-        missing = sorted(typed.keys() - self._told.keys())
+        missing = sorted(typed.keys() - self._nvml_types.keys())
         if missing and time.monotonic() >= self._ask_at:
             self._ask_at = time.monotonic() + CONF.gpu.health_interval
             news = sorted({*news, *missing})
@@ -87,7 +87,7 @@ class VGPUTypes:
             return
         types = nvml_vgpus.parse(answer)
         for address in types.keys() & typed.keys():
-            self._told[address], self._layouts[address] = types[address], typed[address]
+            self._nvml_types[address], self._layouts[address] = types[address], typed[address]
 
     def _layout(self, card: GPU) -> tuple[str, ...]:
         """Return the names of the card's GPU instances, sorted, from the driver's /proc files.

@@ -13,7 +13,7 @@ from nova_gpu.core import vendors
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
 from nova_gpu.core.vgpu import vgpu_capacity
-from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Slot
+from nova_gpu.core.vgpu.vgpu import DividedCard, Slot, VGPUKind
 from nova_gpu.host.mig import mig_layout
 from nova_gpu.host.pci import selection
 from nova_gpu.host.roots import Roots
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _Grant = TypeVar("_Grant", Grant, Device)
 
 
-class Ways:
+class Deliveries:
     """The deliveries of a host, by ``[libvirt]virt_type``: one of whole cards, others of parts.
 
     :param reason_kept: return why a card stays with the host as its display, else ``None``
@@ -104,9 +104,9 @@ class Ways:
             self._readings: dict[PciAddress, division.Reading] = {}
             self._modes: Mapping[PciAddress, str] = {}
             self._read = self._divided_for_machines
-        self.parts: Mapping[Kind, Delivery] = {part.kind: part for part in parts}
+        self.parts: Mapping[VGPUKind, Delivery] = {part.kind: part for part in parts}
 
-    def part(self, kind: Kind) -> Delivery:
+    def part(self, kind: VGPUKind) -> Delivery:
         """Return the delivery of the parts that functions of this *kind* provide.
 
         If the host has none of this kind, because the card is gone or was replaced, return any
@@ -115,7 +115,7 @@ class Ways:
         return self.parts.get(kind) or next(iter(self.parts.values()))
 
     def deliveries(
-        self, grants: Iterable[_Grant], kind: Callable[[Slot], Kind]
+        self, grants: Iterable[_Grant], kind: Callable[[Slot], VGPUKind]
     ) -> Iterator[tuple[Delivery, list[_Grant]]]:
         """Yield each delivery, with those of a guest's *grants* that it delivers.
 
@@ -136,7 +136,7 @@ class Ways:
         instance: objects.Instance,
         request: FlavorRequest,
         grants: Iterable[Grant],
-        kind: Callable[[Slot], Kind],
+        kind: Callable[[Slot], VGPUKind],
     ) -> None:
         """Refuse a guest that libvirt could not start with *grants*.
 
@@ -146,7 +146,7 @@ class Ways:
             if own:
                 delivery.refuse(instance, request, own)
 
-    def _delivery(self, grant: Grant | Device, kind: Callable[[Slot], Kind]) -> Delivery:
+    def _delivery(self, grant: Grant | Device, kind: Callable[[Slot], VGPUKind]) -> Delivery:
         return self.part(kind(grant)) if isinstance(grant, Slot) else self.whole
 
     # State of the host
@@ -218,7 +218,7 @@ class Ways:
 
         :param gpu: the card that *card* is the division of
         """
-        by_kind: dict[Kind, list[PciAddress]] = {}
+        by_kind: dict[VGPUKind, list[PciAddress]] = {}
         for function, parent in card.parents.items():
             by_kind.setdefault(parent.kind, []).append(function)
         try:

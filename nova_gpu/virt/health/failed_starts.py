@@ -29,7 +29,7 @@ from nova_gpu.core import exception, printable
 from nova_gpu.core.availability import Reasons, Source, Unavailable
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, PciAddress
-from nova_gpu.core.vgpu.vgpu import DividedCard, Kind
+from nova_gpu.core.vgpu.vgpu import DividedCard, VGPUKind
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import files
@@ -120,9 +120,9 @@ class FailedStarts:
         self._path, self._roots, self._serves = path, roots, serves
         self._lock = threading.Lock()
         self._counts: _Counts = {}
-        self._failures: dict[Kind | None, dict[str, _Failures]] = {}
+        self._failures: dict[VGPUKind | None, dict[str, _Failures]] = {}
         # When the host was closed for a kind, or last let a start of it through
-        self._tried: dict[Kind | None, float] = {}
+        self._tried: dict[VGPUKind | None, float] = {}
         self._is_read = False
         self._written: Mapping[str, Any] = {}
         self._save()
@@ -140,7 +140,7 @@ class FailedStarts:
 
     def failed(
         self,
-        kind: Kind | None,
+        kind: VGPUKind | None,
         device: PciAddress | str,
         cause: str,
         error: Exception,
@@ -216,7 +216,7 @@ class FailedStarts:
             )
         self._counts = {**self._counts, function: count}
 
-    def begins(self, kind: Kind | None) -> bool:
+    def begins(self, kind: VGPUKind | None) -> bool:
         """Note that a new guest begins to start with a device; return whether the host is closed.
 
         A closed host gets no other start for ``TOGETHER_S``.
@@ -226,7 +226,7 @@ class FailedStarts:
                 self._tried[kind] = time.monotonic()
             return is_closed
 
-    def started(self, kind: Kind | None, devices: Iterable[PciAddress] = ()) -> None:
+    def started(self, kind: VGPUKind | None, devices: Iterable[PciAddress] = ()) -> None:
         """Forget the failures of the host and of *devices*, with which a guest has started."""
         over = frozenset(devices)
         names = set(map(str, over))
@@ -261,7 +261,7 @@ class FailedStarts:
         return (own for kind, own in self._failures.items() if kind and kind.may_wedge)
 
     def failing(
-        self, kind: Kind | None, devices: Collection[PciAddress]
+        self, kind: VGPUKind | None, devices: Collection[PciAddress]
     ) -> dict[PciAddress, Reasons]:
         """Return the cards or functions among *devices* with which guests fail, and the reasons.
 
@@ -280,7 +280,7 @@ class FailedStarts:
                 if (item := failures.get(str(dev))) and item.times >= MOST and not _is_old(item)
             }
 
-    def _is_closed(self, kind: Kind | None) -> bool:
+    def _is_closed(self, kind: VGPUKind | None) -> bool:
         pairs = itertools.combinations(self._failures.get(kind, {}).values(), 2)
         return any(one.is_alike(other) for one, other in pairs)
 
@@ -312,7 +312,7 @@ class FailedStarts:
 
         :raises OSError: if the file cannot be read
         """
-        failures: dict[Kind | None, dict[str, _Failures]] = {}
+        failures: dict[VGPUKind | None, dict[str, _Failures]] = {}
         try:
             content = files.read_json(self._path)
             if content["boot_id"] != self._roots.boot_id():
@@ -382,12 +382,12 @@ def path() -> pathlib.Path:
     return pathlib.Path(NOVAS.state_path, "gpu-failed-starts")
 
 
-def _noun(kind: Kind | None) -> str:
+def _noun(kind: VGPUKind | None) -> str:
     return kind.value if kind else "GPUs"
 
 
-def _kind(name: str | None) -> Kind | None:
-    return None if name is None else Kind[name]
+def _kind(name: str | None) -> VGPUKind | None:
+    return None if name is None else VGPUKind[name]
 
 
 def _is_old(failures: _Failures) -> bool:

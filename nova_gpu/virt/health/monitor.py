@@ -42,7 +42,7 @@ class Watch:
         self._first: dict[PciAddress, health_verdict.ErrorCounts] = {}
         self._correctable: dict[PciAddress, int] = {}
         self._risen: dict[PciAddress, Unavailable] = {}
-        self._told: Mapping[PciAddress, health_verdict.NvmlHealth] = {}
+        self._answers: Mapping[PciAddress, health_verdict.NvmlHealth] = {}
         self._ask_at = 0.0
 
     def look(self, gpus: Collection[GPU]) -> dict[PciAddress, Reasons]:
@@ -72,14 +72,16 @@ class Watch:
             counts.pop(address, None)
 
     def _tells(self, gpu: GPU) -> health_verdict.NvmlHealth:
-        return self._told.get(gpu.address, health_verdict.NvmlHealth())
+        return self._answers.get(gpu.address, health_verdict.NvmlHealth())
 
     def _ask_nvml(self, gpus: Collection[GPU]) -> None:
         held = [gpu.address for gpu in gpus if gpu.driver == nvml.DRIVER]
         if self._asks_nvml and held:
             answer = nvml.health(held, CONF.gpu.nvml_timeout)
-            known = {address: self._told[address] for address in held if address in self._told}
-            self._told = {**known, **answer}
+            known = {
+                address: self._answers[address] for address in held if address in self._answers
+            }
+            self._answers = {**known, **answer}
 
     def _count(self, gpus: Collection[GPU]) -> None:
         here = {gpu.address for gpu in gpus}

@@ -38,7 +38,7 @@ _CONTAINED = Unavailable(
 
 # A card's address, and a MIG instance of it as ``9/0`` (GPU instance 9, compute instance 0), or
 # ``9/*`` for all compute instances of GPU instance 9
-Named = tuple[PciAddress, str]
+XidDevice = tuple[PciAddress, str]
 
 
 class Xids:
@@ -102,7 +102,7 @@ class Xids:
         known = position.sequence if position and position.boot_id == boot_id else 0
         last, lines = nova_gpu.privsep.readings.xids(known)
         cards = {gpu.address: gpu for gpu in gpus}
-        faulty: set[Named] = set()
+        faulty: set[XidDevice] = set()
         failures = []
         for xid in kernel_log.parse(lines):
             card = cards.get(xid.address)
@@ -153,9 +153,9 @@ class FaultyInstances:
     def __init__(self, path: pathlib.Path) -> None:
         self._path = path
         # Faulty MIG instances of the host's present boot that are not in the file yet
-        self._unsaved: frozenset[Named] = frozenset()
+        self._unsaved: frozenset[XidDevice] = frozenset()
 
-    def of_boot(self, boot_id: str) -> frozenset[Named]:
+    def of_boot(self, boot_id: str) -> frozenset[XidDevice]:
         """Return the MIG instances that became faulty since the boot of the host with *boot_id*.
 
         :raises OSError: if the file cannot be read
@@ -172,7 +172,7 @@ class FaultyInstances:
             raise ValueError(f"{self._path} cannot be understood: {error!r}; remove it") from error
         return self._unsaved.union(instances)
 
-    def add(self, boot_id: str, instances: Set[Named]) -> None:
+    def add(self, boot_id: str, instances: Set[XidDevice]) -> None:
         """Withhold the MIG *instances* from now on, even if the file cannot be written.
 
         :raises OSError, ValueError: if the file cannot be read or written
@@ -180,7 +180,7 @@ class FaultyInstances:
         self._unsaved |= instances
         self.save(boot_id, self.of_boot(boot_id))
 
-    def save(self, boot_id: str, instances: Set[Named]) -> None:
+    def save(self, boot_id: str, instances: Set[XidDevice]) -> None:
         """Replace the MIG instances in the file by *instances*.
 
         :raises OSError: if the file cannot be written
@@ -216,7 +216,7 @@ class FaultyInstances:
         return frozenset(slots)
 
 
-def _names(slot: Slot) -> frozenset[Named]:
+def _names(slot: Slot) -> frozenset[XidDevice]:
     gpu_instance, compute_instance = of_slot(slot.number)
     names = (f"{gpu_instance}/{compute_instance}", f"{gpu_instance}/*")
     return frozenset((slot.parent, name) for name in names)

@@ -18,11 +18,11 @@ from nova_gpu.core.vgpu.vgpu import device_uuid
 from nova_gpu.virt.inventory import stranding
 from nova_gpu.virt.inventory.card_inventory import CardInventory
 from nova_gpu.virt.inventory.provider_tree import Providers
-from nova_gpu.virt.inventory.published import Group, Holding, Key, Published
+from nova_gpu.virt.inventory.published import DeviceInventory, GroupT, Holding, KeyT
 from nova_gpu.virt.inventory.vgpu_inventory import VGPUInventory
 from nova_gpu.virt.usage.ledger import Ledger
 
-Supply: TypeAlias = Published[Any, Any]
+AnyInventory: TypeAlias = DeviceInventory[Any, Any]
 
 _SCHEDULED_TO_STOCK = (
     "it was scheduled to vGPUs of a driver that this host does not run any more; schedule it anew"
@@ -30,7 +30,7 @@ _SCHEDULED_TO_STOCK = (
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Assigned:
+class InstanceDevices:
     """A reader of the devices that Nova's records assign to instances on this host.
 
     A ``Resource`` of an instance is a device of this host if its provider is one of this host's GPU
@@ -43,16 +43,16 @@ class Assigned:
     :param placement: return Nova's report client
     """
 
-    whole: CardInventory
-    parts: VGPUInventory
+    card_inventory: CardInventory
+    vgpu_inventory: VGPUInventory
     providers: Providers
     vgpu_keys: Callable[[], Iterable[GroupKey]]
     placement: Callable[[], Any]
     nodename: Callable[[], str]
 
     @property
-    def supplies(self) -> tuple[Supply, ...]:
-        return self.whole, self.parts
+    def supplies(self) -> tuple[AnyInventory, ...]:
+        return self.card_inventory, self.vgpu_inventory
 
     def __bool__(self) -> bool:
         """Return whether this host has any whole cards or vGPUs, or had some."""
@@ -60,7 +60,7 @@ class Assigned:
 
     def free(self) -> int:
         """Return the number of free whole cards, and of divided cards that have a free vGPU."""
-        return len(self.whole.free()) + self.parts.divided().free
+        return len(self.card_inventory.free()) + self.vgpu_inventory.divided().free
 
     def left(self) -> tuple[float, float]:
         """Return the number of free vCPUs and the MiB of free memory of this host."""
@@ -68,7 +68,7 @@ class Assigned:
 
     def held(
         self, resources: Iterable[objects.Resource] | None
-    ) -> Mapping[Supply, list[Holding[Any, Any]]]:
+    ) -> Mapping[AnyInventory, list[Holding[Any, Any]]]:
         """Return this host's devices among an instance's *resources*, by inventory.
 
         :raises DeviceUnavailable: if one of the devices is missing from this host, or has a reason
@@ -78,8 +78,8 @@ class Assigned:
         return {supply: self.held_of(supply, resources) for supply in self.supplies}
 
     def held_of(
-        self, supply: Published[Group, Key], resources: Iterable[objects.Resource] | None
-    ) -> list[Holding[Group, Key]]:
+        self, supply: DeviceInventory[GroupT, KeyT], resources: Iterable[objects.Resource] | None
+    ) -> list[Holding[GroupT, KeyT]]:
         """Return this host's devices of one inventory among an instance's *resources*.
 
         :raises DeviceUnavailable, ProvidersUnknown: as :meth:`held`
@@ -95,7 +95,9 @@ class Assigned:
             for dev in sorted(supply.devices(resources))
         ]
 
-    def _may_include(self, supply: Supply, resources: Iterable[objects.Resource] | None) -> bool:
+    def _may_include(
+        self, supply: AnyInventory, resources: Iterable[objects.Resource] | None
+    ) -> bool:
         """Return whether *resources* have devices like those of *supply*; ask for the providers."""
         if not any(supply.counts(resource) for resource in resources or ()) or not supply:
             return False
@@ -119,10 +121,10 @@ class Assigned:
             names.VGPU_RESOURCE_CLASS in allocation["resources"]
             for allocation in (allocations or {}).values()
         )
-        if not has_any or not self.parts:
+        if not has_any or not self.vgpu_inventory:
             return allocations
         self.ask_for_providers()
-        ours = set(self.parts.provider_uuids.values())
+        ours = set(self.vgpu_inventory.provider_uuids.values())
         if not ours & allocations.keys() and not CONF.devices.enabled_mdev_types:
             raise nova_exception.ComputeResourcesUnavailable(reason=_SCHEDULED_TO_STOCK)
         return {uuid: allocations[uuid] for uuid in allocations if uuid not in ours}
@@ -139,12 +141,12 @@ class Assigned:
 
         :param uuids: the UUID of the guest, by the UUID of the mediated device
         """
-        if not uuids or not self.parts:
+        if not uuids or not self.vgpu_inventory:
             return uuids
         if instance is None:
             return uuids if CONF.devices.enabled_mdev_types else {}
         self.ask_for_providers()
-        slots = self.parts.devices(instance.resources)
+        slots = self.vgpu_inventory.devices(instance.resources)
         # Its domain names what it has, or had until its removal; and what it has by stock Nova,
         # if it was given back and nova-compute is started before that is done for all instances.
         if slots or not _asks_stock_alone(instance.flavor):
@@ -182,14 +184,14 @@ class Assigned:
         """
         if any(supply.provider_uuids for supply in self.supplies):
             return  # before libvirt is asked for the node's name, because every start comes here
-        keys = (*self.whole.groups(), *self.vgpu_keys())
+        keys = (*self.card_inventory.groups(), *self.vgpu_keys())
         # Instances may have a card that is offered apart now in the provider of all boards.
         keys += tuple(key._replace(board=None) for key in keys if key.board)
         uuids = self.providers.of(self.placement(), self.nodename(), dict.fromkeys(keys))
         for key, uuid in uuids.items():
-            supply: Supply = self.parts if key.is_in_parts else self.whole
+            supply: AnyInventory = self.vgpu_inventory if key.is_in_parts else self.card_inventory
             supply.provider_uuids[key] = uuid
-        self.whole.keep_recorded()
+        self.card_inventory.keep_recorded()
 
 
 def _asks_stock_alone(flavor: objects.Flavor) -> bool:

@@ -22,17 +22,17 @@ from nova_gpu.core.topology import choose, topology
 from nova_gpu.core.topology.choose import Beside
 from nova_gpu.virt import sets
 from nova_gpu.virt.delivery import guest_address_space
-from nova_gpu.virt.delivery.ways import Ways
+from nova_gpu.virt.delivery.ways import Deliveries
 from nova_gpu.virt.health.failed_starts import FailedStarts
 from nova_gpu.virt.inventory import card_groups, provider_tree
 from nova_gpu.virt.inventory.joined_cards import JoinedCards
 from nova_gpu.virt.inventory.neighbours import Neighbours
 from nova_gpu.virt.inventory.pool import Claimant
-from nova_gpu.virt.inventory.published import Holding, Published
+from nova_gpu.virt.inventory.published import DeviceInventory, Holding
 from nova_gpu.virt.usage.ledger import Ledger, Owner, State
 
 
-class CardInventory(Published[GPUGroup, PciAddress]):
+class CardInventory(DeviceInventory[GPUGroup, PciAddress]):
     """The inventory of the whole cards of a host."""
 
     in_parts = False
@@ -42,7 +42,7 @@ class CardInventory(Published[GPUGroup, PciAddress]):
     def __init__(
         self,
         ledger: Ledger,
-        ways: Ways,
+        ways: Deliveries,
         joined_cards: JoinedCards,
         neighbours: Neighbours,
         failed_starts: FailedStarts,
@@ -158,7 +158,7 @@ class CardInventory(Published[GPUGroup, PciAddress]):
         reason = availability.for_all(group.unavailable.get(key, ()))
         return None if reason is None else str(reason)
 
-    def _given(self, group: GPUGroup, key: PciAddress) -> GPU:
+    def _grant(self, group: GPUGroup, key: PciAddress) -> GPU:
         return group.gpus[key]
 
     def mismatch(
@@ -207,10 +207,10 @@ class CardInventory(Published[GPUGroup, PciAddress]):
         held: Collection[Holding[GPUGroup, PciAddress]],
         hypervisor_type: str,
         circles: Mapping[PciAddress, Hashable],
-    ) -> list[flavor_mismatch.Held]:
+    ) -> list[flavor_mismatch.HeldGPUs]:
         """Return the properties of an instance's cards that are compared with its flavor."""
         return [
-            flavor_mismatch.Held(
+            flavor_mismatch.HeldGPUs(
                 count=1,
                 architecture=holding.group.product.architecture,
                 traits=functools.partial(self._traits, holding.group, hypervisor_type),
@@ -224,9 +224,9 @@ class CardInventory(Published[GPUGroup, PciAddress]):
 
     # Publishing
 
-    def _offered(
+    def _offer(
         self, present: Mapping[GroupKey, str], hypervisor_type: str
-    ) -> tuple[Iterable[GroupKey], Callable[[GPUGroup], provider_tree.Offer]]:
+    ) -> tuple[Iterable[GroupKey], Callable[[GPUGroup], provider_tree.ProviderData]]:
         with self._lock:
             for key, card in self._recorded(present):
                 for address in device.cards([card]):
@@ -238,11 +238,11 @@ class CardInventory(Published[GPUGroup, PciAddress]):
         withheld_cards -= frozenset[Device]().union(*usage.reached.values()) & usage.counted()
         withheld_cards |= usage.uncovered()
 
-        def offer(group: GPUGroup) -> provider_tree.Offer:
+        def offer(group: GPUGroup) -> provider_tree.ProviderData:
             used_devices = usage.taken() | usage.counted() | usage.started()
             away = withheld_cards | (self._beside_given() - used_devices)
             reserved = len(self._lost(group) | (away & group.gpus.keys()))
-            return provider_tree.Offer(
+            return provider_tree.ProviderData(
                 inventory.inventory(len(group.gpus), reserved, most=most.get(group.key)),
                 lambda present: self._traits(group, hypervisor_type, present),
                 group.gpus,

@@ -25,7 +25,7 @@ from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.model import GroupKey
 from nova_gpu.quota import limits
 from nova_gpu.virt.inventory import group_choice, placement_client
-from nova_gpu.virt.inventory.assignment import Assigned
+from nova_gpu.virt.inventory.assignment import InstanceDevices
 from nova_gpu.virt.inventory.placement_client import Amounts, Written
 from nova_gpu.virt.inventory.tracker import Tracker
 from nova_gpu.virt.usage import allocations, records
@@ -74,7 +74,7 @@ def is_without(instance: objects.Instance) -> bool:
 class Counting:
     """The counting of what instances of one host have, outside Nova's own claims."""
 
-    assigned: Assigned
+    assigned: InstanceDevices
     tracker: Tracker
     ledger: Ledger
 

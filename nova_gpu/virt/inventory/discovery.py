@@ -35,7 +35,7 @@ from nova_gpu.virt import sets
 from nova_gpu.virt.delivery import ways
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
 from nova_gpu.virt.delivery.open_cards import OpenCards
-from nova_gpu.virt.delivery.ways import Ways
+from nova_gpu.virt.delivery.ways import Deliveries
 from nova_gpu.virt.inventory.joined_cards import JoinedCards
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Discovery:
         )
         self._overrides = products.parse_overrides(CONF.gpu.product)
         self._linked = direct_links.parse(CONF.gpu.link_groups)
-        self.ways = ways.Ways(self.roots, self.kept, ledger, libvirt_version, qemu_version)
+        self.ways = ways.Deliveries(self.roots, self.kept, ledger, libvirt_version, qemu_version)
         self.delivery = self.ways.whole
         self.libvirt_version = libvirt_version
         self._ledger = ledger
@@ -241,7 +241,7 @@ def of_all(source: Source, texts: Mapping[PciAddress, str]) -> dict[PciAddress, 
 
 
 def sorted_out(
-    gpus: Mapping[PciAddress, GPU], divided: Mapping[PciAddress, DividedCard], ways: Ways
+    gpus: Mapping[PciAddress, GPU], divided: Mapping[PciAddress, DividedCard], ways: Deliveries
 ) -> tuple[dict[PciAddress, SharedCard], dict[PciAddress, Reasons]]:
     """Return the cards to offer as vGPUs, and why other cards are not offered at all.
 

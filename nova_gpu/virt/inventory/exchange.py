@@ -25,7 +25,7 @@ from nova_gpu.conf import CONF
 from nova_gpu.core.flavor.placement_policy import Near
 from nova_gpu.core.topology import affinity
 from nova_gpu.virt.inventory import numa_cells
-from nova_gpu.virt.inventory.assignment import Assigned, Supply
+from nova_gpu.virt.inventory.assignment import AnyInventory, InstanceDevices
 from nova_gpu.virt.inventory.neighbours import Neighbours
 from nova_gpu.virt.inventory.pool import Claimant, DeviceSet, Pool
 from nova_gpu.virt.inventory.published import Holding
@@ -38,7 +38,7 @@ LOG = logging.getLogger(__name__)
 _MOST_PLACES = 1000
 
 # The devices that an instance has on this host, by inventory
-Holdings: TypeAlias = Mapping[Supply, Collection[Holding[Any, Any]]]
+Holdings: TypeAlias = Mapping[AnyInventory, Collection[Holding[Any, Any]]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Draw:
 class Exchange:
     """The exchange of GPUs of instances that have not started."""
 
-    assigned: Assigned
+    assigned: InstanceDevices
     tracker: Tracker
     neighbours: Neighbours
     compute_host: str = dataclasses.field(default_factory=lambda: str(CONF.host))

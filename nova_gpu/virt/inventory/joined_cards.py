@@ -75,7 +75,7 @@ class JoinedCards:
         self._faults: dict[str, str | None] = {}
         self._by_ports: Mapping[PciAddress, _Joint] = {}
         self._joined: Mapping[PciAddress, _Joint] = {}
-        self._told: frozenset[str] = frozenset()
+        self._former_texts: frozenset[str] = frozenset()
 
     def look(self, cards: Collection[GPU], had: Collection[PciAddress] = ()) -> None:
         """Read what joins *cards* now, and log what has changed.
@@ -176,9 +176,9 @@ class JoinedCards:
             texts.add(f"The IOMMU does not separate GPUs {_listed(cards)} ({why}); {what}")
         if gpus and (parameter := acs.unsafe_interrupts(self._roots)):
             texts.add(UNSAFE_INTERRUPTS.format(parameter))
-        for text in sorted(texts - self._told):
+        for text in sorted(texts - self._former_texts):
             LOG.warning("%s", text)
-        self._told = frozenset(texts)
+        self._former_texts = frozenset(texts)
 
     def joined(self) -> Mapping[PciAddress, _Joint]:
         """Return all cards that each joined card is joined with, itself included, by card.

@@ -55,7 +55,7 @@ class Claimant:
         return Affinity(policy, self.cells, self.sockets)
 
 
-class Supply(Protocol):
+class FreeDevices(Protocol):
     """The inventory that a :class:`DeviceSet` asks for free devices when a claim draws from it."""
 
     @abc.abstractmethod
@@ -109,7 +109,7 @@ class Supply(Protocol):
 # The sets in the tree carry no state: the tree keeps an old set if a new one has equal elements,
 # and it deep-copies sets, which is impossible for a lock or a driver. So a set finds its supply
 # here, by provider. A test may run several compute services in one process.
-_supply_by_provider: weakref.WeakValueDictionary[str, Supply] = weakref.WeakValueDictionary()
+_supply_by_provider: weakref.WeakValueDictionary[str, FreeDevices] = weakref.WeakValueDictionary()
 # The sets that were published last, while a tree refers to them. Every claim publishes all sets. A
 # host with many virtual functions has tens of thousands of resources, and Nova takes many
 # microseconds to make each.
@@ -128,7 +128,7 @@ def resource(provider_uuid: str, address: Device) -> objects.Resource:
     )
 
 
-def publish(provider_uuid: str, addresses: Collection[Device], supply: Supply) -> DeviceSet:
+def publish(provider_uuid: str, addresses: Collection[Device], supply: FreeDevices) -> DeviceSet:
     """Return the provider's set of resources, the same object while *addresses* do not change."""
     _supply_by_provider[provider_uuid] = supply
     wanted = frozenset(addresses)
@@ -183,7 +183,7 @@ class Pool(set[Any]):
         provider_uuid: str,
         devices: Mapping[Device, objects.Resource],
         free: frozenset[Device],
-        supply: Supply | None,
+        supply: FreeDevices | None,
         assigned: Set[Any],
     ) -> None:
         super().__init__(devices[address] for address in free)

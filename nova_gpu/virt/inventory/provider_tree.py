@@ -39,7 +39,7 @@ _PAUSE_S = 2.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Offer:
+class ProviderData:
     """What a group's provider in Placement is to have: inventory, traits and devices.
 
     ``inventory`` is empty if its total would be 0, because Placement refuses such an inventory.
@@ -91,8 +91,8 @@ def publish(
     tree: nova_provider_tree.ProviderTree,
     provider_uuid: str,
     key: GroupKey,
-    offer: Offer,
-    supply: pool.Supply,
+    offer: ProviderData,
+    supply: pool.FreeDevices,
 ) -> tuple[str, ...]:
     """Write the inventory, traits and devices of one group into the provider tree.
 
@@ -114,7 +114,7 @@ def publish(
 
 
 def _by_model(
-    offer: Offer, present: Mapping[str, Mapping[str, int | float]]
+    offer: ProviderData, present: Mapping[str, Mapping[str, int | float]]
 ) -> dict[str, Mapping[str, int | float]]:
     """Return the inventory of *offer*, with the class of its model where models are counted.
 
@@ -161,7 +161,7 @@ def withdraw(
     tree: nova_provider_tree.ProviderTree,
     provider_uuid: str,
     key: GroupKey,
-    supply: pool.Supply,
+    supply: pool.FreeDevices,
 ) -> None:
     """Reserve the whole inventory of a group of which the host no longer has a card.
 
@@ -274,13 +274,13 @@ class Providers:
 
     def __init__(self, path: pathlib.Path) -> None:
         self._path = path
-        self._kept: tuple[str, Mapping[str, str]] | None = None
+        self._former: tuple[str, Mapping[str, str]] | None = None
         self._until: float | None = None
 
     def keep(self, nodename: str, uuids: Mapping[GroupKey, str]) -> None:
         """Write *uuids* to the file if they have changed; Nova calls this inside every claim."""
         by_name = {names.provider_name(nodename, key): item for key, item in uuids.items()}
-        if self._kept == (nodename, by_name) or not (by_name or self._path.exists()):
+        if self._former == (nodename, by_name) or not (by_name or self._path.exists()):
             return
         try:
             files.write_json(self._path, {"node": nodename, "providers": by_name}, indent=1)
@@ -293,7 +293,7 @@ class Providers:
                 self._path,
                 error,
             )
-        self._kept = nodename, by_name
+        self._former = nodename, by_name
 
     def of(self, client: Any, nodename: str, keys: Iterable[GroupKey]) -> dict[GroupKey, str]:
         """Return the provider UUIDs of the groups in the file, else in Placement those of *keys*.
@@ -304,7 +304,7 @@ class Providers:
         """
         uuids = self._load(nodename)
         if uuids is None:
-            uuids = self._asked(client, [names.provider_name(nodename, key) for key in keys])
+            uuids = self._query(client, [names.provider_name(nodename, key) for key in keys])
         named = {names.parse_provider_name(nodename, name): uuids[name] for name in uuids}
         return {key: uuid for key, uuid in named.items() if key is not None}
 
@@ -319,7 +319,7 @@ class Providers:
             return []
         return list(filter(None, (names.parse_provider_name(node, name) for name in by_name)))
 
-    def _asked(self, client: Any, provider_names: Collection[str]) -> dict[str, str]:
+    def _query(self, client: Any, provider_names: Collection[str]) -> dict[str, str]:
         while True:
             try:
                 with boundary.crossed():

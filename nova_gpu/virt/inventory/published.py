@@ -21,23 +21,23 @@ from nova_gpu.virt.delivery.delivery import Grant
 from nova_gpu.virt.inventory import pool, provider_tree
 from nova_gpu.virt.usage.ledger import Ledger
 
-Group = TypeVar("Group")
-Key = TypeVar("Key", PciAddress, Slot)
+GroupT = TypeVar("GroupT")
+KeyT = TypeVar("KeyT", PciAddress, Slot)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Holding(Generic[Group, Key]):
+class Holding(Generic[GroupT, KeyT]):
     """A device that an instance has, with its group.
 
     ``grant`` is the object that the device's delivery to the guest takes: a card or a slot.
     """
 
-    group: Group
-    device: Key
+    group: GroupT
+    device: KeyT
     grant: Grant
 
 
-class Published(pool.Supply, Generic[Group, Key]):
+class DeviceInventory(pool.FreeDevices, Generic[GroupT, KeyT]):
     """The inventory of one kind of devices in Placement: whole cards or vGPUs.
 
     It reads neither the host nor the database, so that a claim never waits: periods and starts
@@ -49,7 +49,7 @@ class Published(pool.Supply, Generic[Group, Key]):
     # The name of the devices in errors
     noun: str
     # Parse the identifier of an objects.Resource
-    _parse: Callable[[str], Key]
+    _parse: Callable[[str], KeyT]
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -62,10 +62,10 @@ class Published(pool.Supply, Generic[Group, Key]):
         """Return whether this host has any devices of this kind."""
 
     @abc.abstractmethod
-    def groups(self) -> Mapping[GroupKey, Group]:
+    def groups(self) -> Mapping[GroupKey, GroupT]:
         """Return the groups that the last inspection found."""
 
-    def group_of(self, provider_uuid: str) -> Group | None:
+    def group_of(self, provider_uuid: str) -> GroupT | None:
         """Return the group of a provider, ``None`` if it is no provider of this inventory."""
         keys = {uuid: key for key, uuid in self.provider_uuids.items()}
         key = keys.get(provider_uuid)
@@ -75,7 +75,7 @@ class Published(pool.Supply, Generic[Group, Key]):
 
     def _of_this_host(
         self, resources: Iterable[objects.Resource] | None
-    ) -> list[tuple[Group, Key]]:
+    ) -> list[tuple[GroupT, KeyT]]:
         # After a move, another host's devices may be among them, with the addresses of devices here
         return [
             (group, self._parse(resource.identifier))
@@ -88,11 +88,11 @@ class Published(pool.Supply, Generic[Group, Key]):
         """Return whether *resource* is a device of this kind, on any host."""
         return bool(resource.resource_class == device.resource_class_in(in_parts=self.in_parts))
 
-    def devices(self, resources: Iterable[objects.Resource] | None) -> frozenset[Key]:
+    def devices(self, resources: Iterable[objects.Resource] | None) -> frozenset[KeyT]:
         """Return this inventory's devices among *resources*, faulty ones included."""
         return frozenset(key for _, key in self._of_this_host(resources))
 
-    def held(self, resources: Iterable[objects.Resource] | None) -> list[Holding[Group, Key]]:
+    def held(self, resources: Iterable[objects.Resource] | None) -> list[Holding[GroupT, KeyT]]:
         """Return this inventory's devices among an instance's *resources*, sorted by device.
 
         :raises DeviceUnavailable: if one of them is missing from this host, or has a reason against
@@ -104,22 +104,22 @@ class Published(pool.Supply, Generic[Group, Key]):
                 raise exception.DeviceUnavailable(
                     str(item), reason, "repair or replace the card, or move the instance"
                 )
-            holdings.append(Holding(group, item, self._given(group, item)))
+            holdings.append(Holding(group, item, self._grant(group, item)))
         return sorted(holdings, key=lambda holding: holding.device)
 
     @abc.abstractmethod
-    def _unavailable(self, group: Group, key: Key) -> str | None:
+    def _unavailable(self, group: GroupT, key: KeyT) -> str | None:
         """Return why even the instance that has the device cannot start with it, else ``None``."""
 
     @abc.abstractmethod
-    def _given(self, group: Group, key: Key) -> Grant:
+    def _grant(self, group: GroupT, key: KeyT) -> Grant:
         """Return the object that the delivery of an available device takes: a card or a slot."""
 
     @abc.abstractmethod
     def mismatch(
         self,
         request: FlavorRequest,
-        held: Collection[Holding[Group, Key]],
+        held: Collection[Holding[GroupT, KeyT]],
         hypervisor_type: str,
         *,
         is_new: bool,
@@ -131,7 +131,7 @@ class Published(pool.Supply, Generic[Group, Key]):
         """
 
     def apart(
-        self, request: FlavorRequest, held: Collection[Holding[Group, Key]], hypervisor_type: str
+        self, request: FlavorRequest, held: Collection[Holding[GroupT, KeyT]], hypervisor_type: str
     ) -> str | None:
         """Return why an instance's devices are farther apart than its flavor allows, else ``None``.
 
@@ -140,7 +140,9 @@ class Published(pool.Supply, Generic[Group, Key]):
         return None
 
     @abc.abstractmethod
-    def remote(self, held: Collection[Holding[Group, Key]], claimant: pool.Claimant) -> str | None:
+    def remote(
+        self, held: Collection[Holding[GroupT, KeyT]], claimant: pool.Claimant
+    ) -> str | None:
         """Return why an instance's devices are too far from its NUMA cells, ``None`` if not."""
 
     # Publishing
@@ -155,7 +157,7 @@ class Published(pool.Supply, Generic[Group, Key]):
         present = provider_tree.groups_in(tree, nodename, in_parts=self.in_parts)
         if not self.groups() and not present:
             return
-        wanted, offer = self._offered(present, hypervisor_type)
+        wanted, offer = self._offer(present, hypervisor_type)
         self.provider_uuids = provider_tree.ensure(tree, nodename, present, wanted)
         for key, uuid in self.provider_uuids.items():
             if (group := self.groups().get(key)) is not None:
@@ -164,9 +166,9 @@ class Published(pool.Supply, Generic[Group, Key]):
                 provider_tree.withdraw(tree, uuid, key, self)
 
     @abc.abstractmethod
-    def _offered(
+    def _offer(
         self, present: Mapping[GroupKey, str], hypervisor_type: str
-    ) -> tuple[Iterable[GroupKey], Callable[[Group], provider_tree.Offer]]:
+    ) -> tuple[Iterable[GroupKey], Callable[[GroupT], provider_tree.ProviderData]]:
         """Return the groups that need a provider, and a function that returns a group's offer.
 
         :param present: the provider UUIDs of the groups that are in the provider tree already

@@ -14,11 +14,19 @@ from nova_gpu.core import availability, device
 from nova_gpu.core.availability import Reasons, Scope, Source, Unavailable
 from nova_gpu.core.device import Device, slots
 from nova_gpu.core.model import GPU, GroupKey, PciAddress
-from nova_gpu.core.vgpu.vgpu import UNKNOWN, DividedCard, Kind, Parent, Slot, VGPUType, device_uuid
+from nova_gpu.core.vgpu.vgpu import (
+    UNKNOWN,
+    DividedCard,
+    Parent,
+    Slot,
+    VGPUKind,
+    VGPUType,
+    device_uuid,
+)
 from nova_gpu.core.vgpu.vgpu_group import SharedCard, VGPUGroup, groups
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vgpu import division, mdev
-from nova_gpu.virt.delivery.ways import Ways
+from nova_gpu.virt.delivery.ways import Deliveries
 from nova_gpu.virt.inventory import card_groups, discovery
 
 LOG = logging.getLogger(__name__)
@@ -31,7 +39,7 @@ _NOT_DIVIDED = Unavailable(
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Look:
+class Inspection:
     """The result of one inspection of the cards that are offered as vGPUs.
 
     ``cards`` are these cards by address, ``groups`` their vGPU groups, and ``there`` the UUIDs of
@@ -45,7 +53,7 @@ class Look:
     def has(self, address: PciAddress) -> bool:
         return address in self.cards
 
-    def kind(self, slot: Slot) -> Kind:
+    def kind(self, slot: Slot) -> VGPUKind:
         """Return the form of the vGPU at *slot*; a mediated device if the slot is unknown."""
         return self._parent(slot).kind
 
@@ -75,7 +83,7 @@ class VGPUCards:
     """
 
     def __init__(
-        self, roots: Roots, ways: Ways, facts: division.TypesByFunction = MappingProxyType({})
+        self, roots: Roots, ways: Deliveries, facts: division.TypesByFunction = MappingProxyType({})
     ) -> None:
         """Create a reader that has not read any card yet.
 
@@ -83,22 +91,22 @@ class VGPUCards:
         """
         self._roots = roots
         self._ways = ways
-        self._told = facts
+        self._facts = facts
         self._reading = threading.Lock()
         self._lock = threading.Lock()
-        self._read: Look = Look()
+        self._read: Inspection = Inspection()
         # The reasons by card, empty for a healthy one; and by source the reasons of parts, which an
         # inspection of the card does not change
         self._judged: Mapping[PciAddress, Reasons] = {}
         self._parts: Mapping[Source, Mapping[Device, Reasons]] = {}
-        self._said: Mapping[PciAddress, Unavailable | None] = {}
+        self._former_reasons: Mapping[PciAddress, Unavailable | None] = {}
         self._missed: set[Slot] = set()
         self._others: Mapping[PciAddress, Reasons] = {}
-        self._found: Mapping[PciAddress, GPU] = {}
+        self._gpus: Mapping[PciAddress, GPU] = {}
         # Undivided cards that this service has never seen divided, and of which instances have
         # parts
         self._made_whole: list[GPU] = []
-        self.look = Look()
+        self.look = Inspection()
 
     def read(
         self,
@@ -139,7 +147,7 @@ class VGPUCards:
                 parted = discovery.held_in_parts(gpus, cards, held)
                 self._made_whole = [gpus[address] for address in parted if address not in divided]
                 others = {**parted, **others}
-                self._others, self._found = others, gpus
+                self._others, self._gpus = others, gpus
                 self._take_in(cards, there)
         return {**others, **dict.fromkeys(cards.keys() & gpus.keys(), (_IN_PARTS,))}
 
@@ -211,19 +219,19 @@ class VGPUCards:
         The result is empty unless the function is a virtual function that gets an NVIDIA vGPU type:
         the driver lists only the types that still fit there, so the others are remembered.
         """
-        known = self._told.get(slot.parent, {})
+        known = self._facts.get(slot.parent, {})
         return {type_id: facts.name for type_id, facts in known.items() if facts.name}
 
     def _divided(self, gpus: Iterable[GPU]) -> dict[PciAddress, DividedCard]:
         """Return those of *gpus* that are divided or can be, and record their vGPU types."""
-        divided = self._ways.divided(gpus, self._told)
+        divided = self._ways.divided(gpus, self._facts)
         news = {
             address: card.types
             for card in divided.values()
             for address, parent in card.parents.items()
             if parent.kind.hides_types
         }
-        self._told = {**self._told, **news}
+        self._facts = {**self._facts, **news}
         return divided
 
     def including(self, recorded: Collection[tuple[GroupKey, Device]]) -> None:
@@ -251,20 +259,20 @@ class VGPUCards:
 
     def _unknown(self, key: GroupKey, slot: Slot) -> SharedCard:
         """Return an unavailable card for *slot*, which the last inspection did not find there."""
-        gpu = self._found.get(slot.parent) or card_groups.missing(key, slot.parent)
+        gpu = self._gpus.get(slot.parent) or card_groups.missing(key, slot.parent)
         bare = DividedCard({}, {slot.parent: UNKNOWN})
-        card = device.card_of(slot.parent, self._found) or slot.parent
+        card = device.card_of(slot.parent, self._gpus) or slot.parent
         reasons = self._others.get(card, (card_groups.NOT_FOUND,))
         return SharedCard(gpu, bare, {gpu.address: reasons})
 
     def _take_in(self, cards: Mapping[PciAddress, SharedCard], there: frozenset[str]) -> None:
-        self._read = Look(cards, {}, there)
+        self._read = Inspection(cards, {}, there)
         judged = {address: self._as_judged(card) for address, card in cards.items()}
         before = self.look.cards
         if judged != before or there != self.look.there:
             # An unchanged card stays the same object, because caches compare cards by identity.
             judged = {a: before[a] if before.get(a) == card else card for a, card in judged.items()}
-            self.look = Look(judged, groups(judged), there)
+            self.look = Inspection(judged, groups(judged), there)
 
     def _as_judged(self, card: SharedCard) -> SharedCard:
         address = card.gpu.address
@@ -279,13 +287,15 @@ class VGPUCards:
         """Log which cards have begun to be offered as vGPUs, or are no longer, and why."""
         cards = self.look.cards.items()
         now = {address: availability.worst(card.reasons) for address, card in cards}
-        for address, reason in sorted(now.items() - self._said.items(), key=lambda item: item[0]):
+        for address, reason in sorted(
+            now.items() - self._former_reasons.items(), key=lambda item: item[0]
+        ):
             if reason is None:
                 types = ", ".join(sorted(self.look.cards[address].card.types))
                 LOG.info("GPU %s is offered as vGPUs of types %s", address, types)
             else:
                 LOG.error("New instances do not get vGPUs of GPU %s: %s", address, reason)
-        self._said = now
+        self._former_reasons = now
 
 
 def _with_slot(known: SharedCard, slot: Slot) -> SharedCard:

@@ -18,20 +18,20 @@ from nova_gpu.core.scheduling import stats
 from nova_gpu.core.sets import set_traits
 from nova_gpu.core.vgpu import vgpu, vgpu_capacity
 from nova_gpu.core.vgpu.vgpu import Slot
-from nova_gpu.core.vgpu.vgpu_capacity import Room
+from nova_gpu.core.vgpu.vgpu_capacity import CardCapacity
 from nova_gpu.core.vgpu.vgpu_group import SharedCard, VGPUGroup
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
 from nova_gpu.virt.inventory import provider_tree
 from nova_gpu.virt.inventory.pool import Claimant
-from nova_gpu.virt.inventory.published import Holding, Published
-from nova_gpu.virt.inventory.vgpu_cards import Look, VGPUCards
+from nova_gpu.virt.inventory.published import DeviceInventory, Holding
+from nova_gpu.virt.inventory.vgpu_cards import Inspection, VGPUCards
 from nova_gpu.virt.sets import Sets
 from nova_gpu.virt.usage.ledger import Ledger
 
 _Slots = frozenset[Slot]
 
 
-class VGPUInventory(Published[VGPUGroup, Slot]):
+class VGPUInventory(DeviceInventory[VGPUGroup, Slot]):
     """The inventory of the vGPUs of a host."""
 
     in_parts = True
@@ -84,7 +84,7 @@ class VGPUInventory(Published[VGPUGroup, Slot]):
         reason = availability.for_all(card.reasons)
         return str(reason) if reason else vgpu.LOST if card.lacks(key) else None
 
-    def _given(self, group: VGPUGroup, key: Slot) -> Slot:
+    def _grant(self, group: VGPUGroup, key: Slot) -> Slot:
         return key
 
     def mismatch(
@@ -137,18 +137,18 @@ class VGPUInventory(Published[VGPUGroup, Slot]):
 
     # Publishing
 
-    def _offered(
+    def _offer(
         self, present: Mapping[GroupKey, str], hypervisor_type: str
-    ) -> tuple[Iterable[GroupKey], Callable[[VGPUGroup], provider_tree.Offer]]:
+    ) -> tuple[Iterable[GroupKey], Callable[[VGPUGroup], provider_tree.ProviderData]]:
         self._cards.including(self._recorded(present))
         look = self._cards.look
         by_card = self._rooms.of(look.cards.values(), self._use(look))
 
-        def rooms(group: VGPUGroup) -> list[Room]:
+        def rooms(group: VGPUGroup) -> list[CardCapacity]:
             return [by_card[address].rooms[group.facts.id] for address in group.cards]
 
-        def offer(group: VGPUGroup) -> provider_tree.Offer:
-            return provider_tree.Offer(
+        def offer(group: VGPUGroup) -> provider_tree.ProviderData:
+            return provider_tree.ProviderData(
                 inventory.inventory_of(rooms(group), most=_most_of_guest(group, by_card)),
                 lambda present: (
                     provider_tree.traits(
@@ -285,7 +285,7 @@ class VGPUInventory(Published[VGPUGroup, Slot]):
 
     # Use of vGPUs
 
-    def _use(self, look: Look) -> Use:
+    def _use(self, look: Inspection) -> Use:
         usage = self._ledger.now
         named = usage.taken()
         taken = device.slots(named | usage.used | usage.counted() | usage.started())
@@ -326,7 +326,7 @@ class VGPUInventory(Published[VGPUGroup, Slot]):
         }
         return frozenset(linked | unseparated)
 
-    def _pending(self, taken: Iterable[Slot], look: Look) -> frozenset[Slot]:
+    def _pending(self, taken: Iterable[Slot], look: Inspection) -> frozenset[Slot]:
         """Return those slots of *taken* whose vGPU does not exist on the host yet."""
         made = self._made.instances()
         return frozenset(slot for slot in taken if not look.is_made(slot, made.get(slot)))
@@ -369,7 +369,7 @@ class CardRooms:
 
     card: SharedCard
     use: Use
-    rooms: Mapping[str, Room]
+    rooms: Mapping[str, CardCapacity]
     slots: Mapping[str, _Slots]
     possible: Mapping[str, tuple[int, _Slots]]
 
@@ -418,14 +418,14 @@ def _of(card: SharedCard, use: Use, before: CardRooms | None) -> CardRooms:
     return CardRooms(card, own, rooms, slots, possible)
 
 
-def _room(card: SharedCard, type_id: str, use: Use) -> Room:
+def _room(card: SharedCard, type_id: str, use: Use) -> CardCapacity:
     """Return the card's room for vGPUs of the type, as Placement counts it.
 
     vGPUs that are in use without an allocation in Placement count as reserved.
     """
     room = card.room(type_id, use.taken, use.pending)
     own = sum(slot.type_id == type_id for slot in use.counted)
-    return Room(max(room.total, own), own, room.free)
+    return CardCapacity(max(room.total, own), own, room.free)
 
 
 def _most_of_guest(group: VGPUGroup, by_card: Mapping[PciAddress, CardRooms]) -> int | None:

@@ -21,8 +21,8 @@ from oslo_log import log as logging
 
 from nova_gpu.core import exception
 from nova_gpu.virt.delivery.delivery import Delivery, Operation
-from nova_gpu.virt.delivery.ways import Ways
-from nova_gpu.virt.inventory.assignment import Assigned
+from nova_gpu.virt.delivery.ways import Deliveries
+from nova_gpu.virt.inventory.assignment import InstanceDevices
 from nova_gpu.virt.inventory.vgpu_cards import VGPUCards
 from nova_gpu.virt.usage import records
 from nova_gpu.virt.usage.ledger import Ledger
@@ -118,8 +118,8 @@ class Refusals:
     :param cards: the cards that guests get parts of, from which the kind of each part is known
     """
 
-    ways: Ways
-    assigned: Assigned
+    ways: Deliveries
+    assigned: InstanceDevices
     cards: VGPUCards
     ledger: Ledger
     starts: RefusedStarts = dataclasses.field(default_factory=RefusedStarts)

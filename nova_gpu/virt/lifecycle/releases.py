@@ -27,8 +27,11 @@ from nova_gpu.host.pci import identity
 from nova_gpu.host.state import quarantine
 from nova_gpu.host.state.quarantine import Entry, Seen
 from nova_gpu.virt import counters, reporter, threads
-from nova_gpu.virt.inventory import card_inventory, discovery
-from nova_gpu.virt.lifecycle import cleaning, proofs, vgpus
+from nova_gpu.virt.inventory.card_inventory import CardInventory
+from nova_gpu.virt.inventory.discovery import Discovery
+from nova_gpu.virt.lifecycle import cleaning
+from nova_gpu.virt.lifecycle.proofs import Proofs
+from nova_gpu.virt.lifecycle.vgpus import Retries, VGPUs
 from nova_gpu.virt.usage import reader
 from nova_gpu.virt.usage.ledger import Ledger, Owner
 
@@ -57,36 +60,36 @@ class Releases:
 
     def __init__(
         self,
-        host: discovery.Discovery,
-        groups: card_inventory.CardInventory,
+        discovery: Discovery,
+        card_inventory: CardInventory,
         ledger: Ledger,
         usage_reader: reader.UsageReader,
         reports: reporter.Reporter,
         mended: Callable[[PciAddress], None],
-        parts: vgpus.VGPUs,
-        known: proofs.Proofs,
+        vgpus: VGPUs,
+        proofs: Proofs,
     ) -> None:
         """Store the arguments.
 
         :param mended: called with the address of each card that was reset
         """
-        self._proofs = known
-        self._retries = vgpus.Retries(device.function)
+        self._proofs = proofs
+        self._retries = Retries(device.function)
         # The quarantine entries that could not be written, by the card's address.
         self._unwritten: dict[PciAddress, Entry] = {}
-        self._vgpus = parts
-        self._host_hooks = host.ways.host_hooks
-        self._roots = host.roots
-        self._folder = host.quarantine
-        self._discovery = host
-        self._published = groups
+        self._vgpus = vgpus
+        self._host_hooks = discovery.ways.host_hooks
+        self._roots = discovery.roots
+        self._folder = discovery.quarantine
+        self._discovery = discovery
+        self._card_inventory = card_inventory
         self._ledger = ledger
         self._usage_reader = usage_reader
         self._reporter = reports
         self._mended = mended
         self._is_resumed = self._is_settled = False
         self._compute_host = CONF.host
-        self._cleaning = cleaning.Cleaning(host.delivery, host.roots)
+        self._cleaning = cleaning.Cleaning(discovery.delivery, discovery.roots)
 
     @contextlib.contextmanager
     def domain_goes(
@@ -99,7 +102,7 @@ class Releases:
         :param recorded: further devices to release, which Nova's records assign to the instance on
             this host, even if no domain names them
         """
-        if not self._published.groups() and not self._vgpus:
+        if not self._card_inventory.groups() and not self._vgpus:
             yield
             return
         usage = self._ledger.now
@@ -136,7 +139,10 @@ class Releases:
         """
         if instance.migration_context is not None:
             old = instance.migration_context.old_resources or ()
-            addresses, slots = self._published.devices(old), self._vgpus.published.devices(old)
+            addresses, slots = (
+                self._card_inventory.devices(old),
+                self._vgpus.vgpu_inventory.devices(old),
+            )
             products = self.products({*addresses, *slots})
             owner = Owner(instance.uuid, instance.project_id)
             self._release_all(self._cards(addresses), owner)
@@ -147,7 +153,7 @@ class Releases:
         """Return the product of each of *devices*, except of those that this host does not have."""
         whole: dict[Device, Product] = {
             address: group.product
-            for group in self._published.groups().values()
+            for group in self._card_inventory.groups().values()
             for address in group.gpus.keys() & devices
         }
         return whole | self._vgpus.products(devices)
@@ -215,7 +221,7 @@ class Releases:
             del cards[address]
         # A card that was cleaned but whose proof could not be written is not cleaned again. A card
         # that is not on the host is cleaned when it is back.
-        present = self._published.present()
+        present = self._card_inventory.present()
         cards = {
             address: card
             for address, card in cards.items()
@@ -294,7 +300,7 @@ class Releases:
         return availability.merge(reasons_by_card, self._proofs.unavailable())
 
     def _reserve(self, reasons: Mapping[PciAddress, Reasons]) -> None:
-        self._published.reserve(reasons)
+        self._card_inventory.reserve(reasons)
         self._vgpus.cards.reserve(reasons)
 
     def _write(self, new: Entry) -> None:
@@ -325,14 +331,14 @@ class Releases:
         if entry and is_about and (until_boot or not entry.until_boot):
             LOG.error("GPU %s is in quarantine already: %s", card.address, fault.reason)
             return
-        owner = self._published.owners().get(card.address)
+        owner = self._card_inventory.owners().get(card.address)
         self.quarantine(card, fault.reason, fault.remedy, owner, until_boot)
 
     def _seen(self, card: GPU) -> Seen | None:
         return quarantine.see([card], self._roots, self._discovery.identities).get(card.address)
 
     def _cards(self, addresses: Collection[Device]) -> list[GPU]:
-        return [card for card in self._published.cards() if card.address in addresses]
+        return [card for card in self._card_inventory.cards() if card.address in addresses]
 
     def _release_all(self, cards: Iterable[GPU], owner: Owner | None = None) -> None:
         """Clean those of *cards* that no guest has now, in parallel, and wait for it."""

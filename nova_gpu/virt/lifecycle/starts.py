@@ -23,9 +23,9 @@ from nova_gpu.core.guest.devices import GuestDevice
 from nova_gpu.core.vgpu.vgpu import VGPUType
 from nova_gpu.virt import counters, libvirt_errors
 from nova_gpu.virt.delivery import guest_config
-from nova_gpu.virt.delivery.ways import Ways
+from nova_gpu.virt.delivery.ways import Deliveries
 from nova_gpu.virt.inventory import counting, stranding
-from nova_gpu.virt.inventory.assignment import Assigned
+from nova_gpu.virt.inventory.assignment import InstanceDevices
 from nova_gpu.virt.inventory.counting import Counting
 from nova_gpu.virt.inventory.exchange import Exchange, Holdings
 from nova_gpu.virt.lifecycle import refusals
@@ -53,7 +53,7 @@ class Starts:
     :param lost_reasons: the reasons why new guests did not start
     """
 
-    ways: Ways
+    ways: Deliveries
     vgpus: VGPUs
     usage_reader: UsageReader
     reporter: Reporter
@@ -68,7 +68,7 @@ class Starts:
         return self.stops.counting
 
     @property
-    def assigned(self) -> Assigned:
+    def assigned(self) -> InstanceDevices:
         return self.counting.assigned
 
     @property
@@ -93,7 +93,7 @@ class Starts:
             return  # then cards are not taken from the host
         with contextlib.suppress(Exception):
             self.exchange.make(instance, moves_cells=True)
-            whole = self.assigned.whole
+            whole = self.assigned.card_inventory
             held: Holdings = {whole: self.assigned.held_of(whole, instance.resources)}
             start = Start(Kind.SPAWN, instance, held=held)
             # No card is taken from the host for a guest that cannot start with it.
@@ -364,7 +364,9 @@ class Starts:
             for delivery, own in self.ways.deliveries(start.grants, self.vgpus.cards.look.kind):
                 elements += delivery.render(instance, start.flavor, guest, own)
             if start.devices:
-                parts = [holding.group.facts for holding in start.held[self.assigned.parts]]
+                parts = [
+                    holding.group.facts for holding in start.held[self.assigned.vgpu_inventory]
+                ]
                 _tell(instance, elements, parts)
         return guest_config.with_cliques(guest)
 

@@ -29,7 +29,7 @@ from nova_gpu.core import availability, boundary, device, exception
 from nova_gpu.core.availability import Reasons, Scope, Source, Unavailable
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, GroupKey, PciAddress, Product
-from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Slot, device_uuid
+from nova_gpu.core.vgpu.vgpu import DividedCard, Slot, VGPUKind, device_uuid
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.host.mig import gpu_instances
 from nova_gpu.host.pci import selection
@@ -39,8 +39,11 @@ from nova_gpu.virt import libvirt_errors, threads
 from nova_gpu.virt.delivery.delivery import Delivery, Grant
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
 from nova_gpu.virt.health import failed_starts
-from nova_gpu.virt.inventory import discovery, vgpu_cards, vgpu_inventory
-from nova_gpu.virt.lifecycle import cleaning, proofs
+from nova_gpu.virt.inventory import vgpu_cards
+from nova_gpu.virt.inventory.discovery import Discovery
+from nova_gpu.virt.inventory.vgpu_inventory import VGPUInventory
+from nova_gpu.virt.lifecycle import cleaning
+from nova_gpu.virt.lifecycle.proofs import Proofs
 from nova_gpu.virt.usage.ledger import Ledger, State
 
 LOG = logging.getLogger(__name__)
@@ -59,21 +62,25 @@ class VGPUs:
 
     def __init__(
         self,
-        host: discovery.Discovery,
+        discovery: Discovery,
         ledger: Ledger,
-        known: proofs.Proofs,
+        proofs: Proofs,
         failed: failed_starts.FailedStarts,
     ) -> None:
         """Store the arguments, and read nova-gpu's records of made vGPUs."""
-        self.proofs = known
-        self._discovery = host
-        self._roots = host.roots
+        self.proofs = proofs
+        self._discovery = discovery
+        self._roots = discovery.roots
         self._ledger = ledger
-        self._made = MadeVGPUs(host.vgpus)
-        self.cards = vgpu_cards.VGPUCards(self._roots, host.ways, self._made.recorded_types())
+        self._made = MadeVGPUs(discovery.vgpus)
+        self.cards = vgpu_cards.VGPUCards(self._roots, discovery.ways, self._made.recorded_types())
         self.retries = Retries(self._card_of)
-        self.published = vgpu_inventory.VGPUInventory(
-            self.cards, self._made, ledger, host.ways.sets, host.joined_cards.unseparated_cards
+        self.vgpu_inventory = VGPUInventory(
+            self.cards,
+            self._made,
+            ledger,
+            discovery.ways.sets,
+            discovery.joined_cards.unseparated_cards,
         )
         self._failed = failed
         # Cards of which a step of the preparation has failed
@@ -83,7 +90,7 @@ class VGPUs:
 
     def __bool__(self) -> bool:
         """Return whether this host has vGPUs, or had some."""
-        return bool(self.published)
+        return bool(self.vgpu_inventory)
 
     def keys(self) -> list[GroupKey]:
         """Return the keys of the vGPU groups, and of the groups that the same cards form whole."""
@@ -341,7 +348,7 @@ class VGPUs:
         )
         self._reserve_failed()
 
-    def _kind(self, grant: Grant) -> Kind | None:
+    def _kind(self, grant: Grant) -> VGPUKind | None:
         return None if isinstance(grant, GPU) else self.cards.look.kind(grant)
 
     def keep_failed(self) -> None:
@@ -353,7 +360,7 @@ class VGPUs:
         self._reserve_failed()
 
     def _reserve_failed(self) -> None:
-        by_kind: dict[Kind, list[PciAddress]] = {}
+        by_kind: dict[VGPUKind, list[PciAddress]] = {}
         taken = {device.function(dev) for dev in self._ledger.now.devices(State.IN_USE)}
         for card in self.cards.look.cards.values():
             for function, parent in card.card.parents.items():
@@ -372,7 +379,7 @@ class VGPUs:
         For a vGPU that exists and has no record, as one that stock Nova has made, write the record.
         Call this at service start, before new instances can get the room on the cards.
         """
-        keys = {uuid: key for key, uuid in self.published.provider_uuids.items()}
+        keys = {uuid: key for key, uuid in self.vgpu_inventory.provider_uuids.items()}
         owners, recorded = self._ledger.now.owners(keys) if keys else {}, self._made.instances()
         for slot in device.slots(owners):
             owner = owners[slot]

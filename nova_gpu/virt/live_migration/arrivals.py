@@ -53,7 +53,7 @@ def _mismatch(host: Moves, instance: objects.Instance, types: dict[Slot, str]) -
     host.assigned.ask_for_providers()
     new = instance.migration_context.new_resources
     try:
-        descriptions = host.described(host.assigned.parts.held(new))
+        descriptions = host.described(host.assigned.vgpu_inventory.held(new))
     except exception.DeviceUnavailable as error:
         return error.user_text
     if len(descriptions) != len(types) or len(migrate_data.recorded(new)) != len(types):

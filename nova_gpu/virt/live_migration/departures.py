@@ -64,7 +64,7 @@ def asked(host: Moves, instance: objects.Instance, data: Any) -> Any:
     :raises nova.exception.MigrationPreCheckError: if one of the vGPUs cannot be migrated live
     """
     try:
-        holdings = host.assigned.held_of(host.assigned.parts, instance.resources)
+        holdings = host.assigned.held_of(host.assigned.vgpu_inventory, instance.resources)
     except exception.DeviceUnavailable as error:
         raise migrate_data.refused(error.user_text) from error
     if not holdings:
@@ -109,7 +109,7 @@ def leaving(
     if not host.are_moved(instance):
         yield guest
         return
-    slots = host.assigned.parts.devices(instance.resources)
+    slots = host.assigned.vgpu_inventory.devices(instance.resources)
     new = [pair for _, pair in migrate_data.pairs(instance)]
     # The domain is gone some time before Nova cleans up after the migration.
     host.starts.ledger.keep(instance.uuid, slots)

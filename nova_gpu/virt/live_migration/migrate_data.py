@@ -33,7 +33,7 @@ from nova_gpu.core.vgpu.vgpu_group import VGPUGroup
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import sets as exact_sets
 from nova_gpu.virt.delivery.hostdev_parts import HostdevParts
-from nova_gpu.virt.inventory.assignment import Assigned
+from nova_gpu.virt.inventory.assignment import InstanceDevices
 from nova_gpu.virt.inventory.published import Holding
 from nova_gpu.virt.lifecycle import refusals
 from nova_gpu.virt.lifecycle.starts import Starts
@@ -43,7 +43,7 @@ from nova_gpu.virt.sets import Sets
 
 LOG = logging.getLogger(__name__)
 
-Held = Collection[Holding[VGPUGroup, Slot]]
+HeldVGPUs = Collection[Holding[VGPUGroup, Slot]]
 
 
 def recorded(resources: Iterable[objects.Resource] | None) -> list[Slot]:
@@ -76,7 +76,7 @@ def refused(reason: str) -> nova_exception.MigrationPreCheckError:
 class Moves:
     """One host's part in live migrations of guests with vGPUs, as source or destination."""
 
-    assigned: Assigned
+    assigned: InstanceDevices
     starts: Starts
     vgpus: VGPUs
     sets: Sets
@@ -105,7 +105,7 @@ class Moves:
         card = next(cards, None)
         return None if card is None else exact_sets.unmovable(self.sets, card, slot)
 
-    def described(self, holdings: Held) -> dict[Slot, str]:
+    def described(self, holdings: HeldVGPUs) -> dict[Slot, str]:
         """Return the text about each vGPU that hosts compare (:func:`compatibility.not_alike`)."""
         cards = {holding.device: holding.group.card_of(holding.device) for holding in holdings}
         gpus = {card.gpu.address: card.gpu for card in cards.values() if card}
@@ -126,7 +126,7 @@ class Moves:
             return
         moving = instance.migration_context
         resources = [*(instance.resources or ()), *((moving and moving.new_resources) or ())]
-        if not (here := self.assigned.parts.devices(resources)):
+        if not (here := self.assigned.vgpu_inventory.devices(resources)):
             return
         # Reserved first: this service may not know them, if an earlier one made them.
         self.starts.ledger.keep(instance.uuid, here)

@@ -87,7 +87,7 @@ class Parts:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Named:
+class DomainDevices:
     """The devices of one domain.
 
     ``own``: the devices that its metadata and its PCI devices name. For a container without
@@ -117,15 +117,15 @@ class Named:
     def every(self) -> frozenset[Device]:
         return self.own | self.reached
 
-    def and_also(self, other: Named) -> Named:
+    def and_also(self, other: DomainDevices) -> DomainDevices:
         """Return the devices of this and *other*, which are two definitions of the same domain."""
         own = self.own | other.own
         reached = (self.reached | other.reached) - own
         opened, led = self.opened | other.opened, self.led | other.led
         cells = self.cells | other.cells
-        return Named(own, reached, opened, led, self.run or other.run, cells)
+        return DomainDevices(own, reached, opened, led, self.run or other.run, cells)
 
-    def since(self, before: Named | None) -> Named:
+    def since(self, before: DomainDevices | None) -> DomainDevices:
         """Return this with the devices to which the container's nodes led earlier in the same run.
 
         It may have them open until it ends: no list of open files shows a file that a process has
@@ -137,7 +137,7 @@ class Named:
             return self
         return self.with_earlier(before.led)
 
-    def with_earlier(self, led: frozenset[Device]) -> Named:
+    def with_earlier(self, led: frozenset[Device]) -> DomainDevices:
         """Return this with *led*, to which its nodes led earlier, also ``reached`` unless own."""
         own = {*self.own, *(slot.place for slot in device.slots(self.own))}
         earlier = {
@@ -203,17 +203,19 @@ def _nodes_by_instance(
 
 
 def look(
-    host: libvirt_host.Host, parts: Parts, before: Mapping[str, Named] = MappingProxyType({})
-) -> dict[str, Named]:
+    host: libvirt_host.Host,
+    parts: Parts,
+    before: Mapping[str, DomainDevices] = MappingProxyType({}),
+) -> dict[str, DomainDevices]:
     """Return the devices of each domain, running or only defined, by the domain's uuid.
 
     :param before: the result of the last call: guests that run since then may still have devices
         open to which their nodes led then
     :raises DomainsUnreadable: if libvirt does not list the domains
     """
-    guests: dict[str, Named] = {}
+    guests: dict[str, DomainDevices] = {}
     for uuid, xml in _domains(host):
-        guests[uuid] = guests.get(uuid, Named()).and_also(named_in(xml, parts))
+        guests[uuid] = guests.get(uuid, DomainDevices()).and_also(named_in(xml, parts))
     return {uuid: item.since(before.get(uuid)) for uuid, item in guests.items()}
 
 
@@ -223,7 +225,7 @@ def note_reached(host: libvirt_host.Host, reached: Mapping[str, frozenset[Device
     A later service reads them from there, even if the guest's nodes lead to other devices by then.
     libvirt drops the metadata when the guest ends.
 
-    :param reached: the ``reached`` of :class:`Named`, by the domain's uuid
+    :param reached: the ``reached`` of :class:`DomainDevices`, by the domain's uuid
     :raises DomainsUnreadable: if libvirt does not list the domains
     """
     with _unreadable():
@@ -377,7 +379,7 @@ def gpus_in(xml: str, parts: Parts) -> frozenset[Device]:
     return named_in(xml, parts).every
 
 
-def named_in(xml: str, parts: Parts) -> Named:
+def named_in(xml: str, parts: Parts) -> DomainDevices:
     """Return the devices of one domain, from the metadata and the devices in its XML.
 
     The device nodes of a shut-off container with metadata are ignored: their numbers may be another
@@ -409,7 +411,7 @@ def named_in(xml: str, parts: Parts) -> Named:
     own = functions | (ours or own_vgpus)
     runs = _runs(domain)
     if ours is not None and not runs:
-        return Named(own)
+        return DomainDevices(own)
     known = frozenset(map(parts.known, _nodes(domain) if ours is None else _made(domain)))
     nodes = frozenset(card for card in map(parts.card_by_node.get, known) if card)
     addresses = functions if domain.get("type") == "lxc" else own
@@ -417,8 +419,8 @@ def named_in(xml: str, parts: Parts) -> Named:
     led = nodes if runs else frozenset[Device]()
     run, cells = domain.get("id"), _cells(domain) if runs else frozenset[int]()
     if ours is None:
-        return Named(own | nodes, frozenset(), opened, led, run, cells)
-    now = Named(own, nodes - own, opened, led, run, cells)
+        return DomainDevices(own | nodes, frozenset(), opened, led, run, cells)
+    now = DomainDevices(own, nodes - own, opened, led, run, cells)
     return now.with_earlier(_metadata(domain, _REACHED) or frozenset())
 
 

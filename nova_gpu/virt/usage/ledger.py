@@ -38,7 +38,7 @@ if TYPE_CHECKING:  # they import Nova, of which this module needs nothing
 LOG = logging.getLogger(__name__)
 
 # By the uuid of an instance or a domain
-Named = Mapping[str, frozenset[Device]]
+DevicesByUuid = Mapping[str, frozenset[Device]]
 _NO_DEVICE: frozenset[Device] = frozenset()
 
 
@@ -93,7 +93,7 @@ class Snapshot:
     ``unseen``: the ended starts whose domains libvirt has not listed since.
     ``domains``: the devices of each domain, as libvirt last listed them.
     ``reached``: those devices in ``domains`` that are not the domain's own, as in
-    :class:`nova_gpu.virt.usage.domains.Named`.
+    :class:`nova_gpu.virt.usage.domains.DomainDevices`.
     ``last_starts``: the devices of each instance's last start, while the database may not count
     them yet.
     ``moving``: the devices that are reserved for an instance while its guest has no domain here,
@@ -113,8 +113,8 @@ class Snapshot:
     asking: tuple[Assignment, ...] = ()
     starting: tuple[Assignment, ...] = ()
     unseen: tuple[Assignment, ...] = ()
-    domains: Named = dataclasses.field(default_factory=dict)
-    reached: Named = dataclasses.field(default_factory=dict)
+    domains: DevicesByUuid = dataclasses.field(default_factory=dict)
+    reached: DevicesByUuid = dataclasses.field(default_factory=dict)
     last_starts: Mapping[str, Assignment] = dataclasses.field(default_factory=dict)
     moving: Mapping[str, Assignment] = dataclasses.field(default_factory=dict)
     used: frozenset[Device] = _NO_DEVICE
@@ -415,7 +415,7 @@ class Ledger:
         self,
         instance_uuid: str,
         devices: frozenset[Device],
-        look: Callable[[], Named],
+        look: Callable[[], DevicesByUuid],
         devices_kept: frozenset[Device] = frozenset(),
     ) -> Iterator[None]:
         """Reserve *devices* for an instance's start during the block, until its domain is listed.
@@ -517,7 +517,10 @@ class Ledger:
     # What libvirt and the database say
 
     def saw_domains(
-        self, named: Named, reached: Named | None = None, since: Snapshot | None = None
+        self,
+        named: DevicesByUuid,
+        reached: DevicesByUuid | None = None,
+        since: Snapshot | None = None,
     ) -> None:
         """Note which devices the domains have, as libvirt lists them.
 
@@ -642,7 +645,7 @@ def _not_asking(now: Snapshot, start: Assignment, claimed: Collection[Device]) -
     return _with(now, asking=asking, claims=_without(now.claims, claimed))
 
 
-def _answers(look: Callable[[], Named]) -> bool:
+def _answers(look: Callable[[], DevicesByUuid]) -> bool:
     try:
         look()
     except exception.DomainsUnreadable as error:
@@ -668,7 +671,9 @@ def _refuse(now: Snapshot, wanted: frozenset[Device], instance_uuid: str) -> Non
                 _refuse_others(wanted, instance_uuid, {uuid: devices}, fact)
 
 
-def _refuse_others(wanted: frozenset[Device], instance_uuid: str, others: Named, fact: str) -> None:
+def _refuse_others(
+    wanted: frozenset[Device], instance_uuid: str, others: DevicesByUuid, fact: str
+) -> None:
     for uuid, devices in others.items():
         if uuid != instance_uuid and (clashing := device.clashing(wanted, devices)):
             raise exception.DeviceUnavailable(

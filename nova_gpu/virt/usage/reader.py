@@ -38,14 +38,14 @@ class UsageReader:
         self._parts = parts
         self._compute_host = CONF.host
         self._looking = threading.Lock()
-        self._seen: dict[str, domains.Named] = {}
+        self._seen: dict[str, domains.DomainDevices] = {}
 
     @property
-    def opened(self) -> ledger.Named:
+    def opened(self) -> ledger.DevicesByUuid:
         """The devices that each guest could open when the domains were last read, by uuid."""
         return {uuid: item.opened for uuid, item in self._seen.items()}
 
-    def look_at_domains(self) -> ledger.Named:
+    def look_at_domains(self) -> ledger.DevicesByUuid:
         """Read the domains into the ledger, and return the devices of each domain by its uuid.
 
         :raises DomainsUnreadable: if libvirt does not list the domains

@@ -16,10 +16,17 @@ from nova_gpu.core import device, names
 from nova_gpu.core.device import Device
 from nova_gpu.core.topology import affinity
 from nova_gpu.core.topology.affinity import Policy
-from nova_gpu.virt.usage.domains import Named
-from nova_gpu.virt.verify.sources import Cards, Difference, Holder, HostState, Kind, Provider
+from nova_gpu.virt.usage.domains import DomainDevices
+from nova_gpu.virt.verify.sources import (
+    Conflict,
+    Consumer,
+    Devices,
+    Difference,
+    GroupProvider,
+    HostState,
+)
 
-_NONE: Cards = frozenset()
+_NONE: Devices = frozenset()
 _NOUNS = {names.RESOURCE_CLASS: "GPUs", names.VGPU_RESOURCE_CLASS: "vGPUs"}
 _REMEDY = (
     "nova-compute corrects it within a period, or if another service wrote it within "
@@ -50,14 +57,14 @@ def _shared(state: HostState) -> Iterator[Difference]:
     by_guest = {uuid: guest.own | guest.opened for uuid, guest in (state.guests or {}).items()}
     for card, uuids in device.shared(by_guest).items():
         yield Difference(
-            Kind.SHARED_BY_DOMAINS,
+            Conflict.SHARED_BY_DOMAINS,
             str(card),
             f"GPU {card} is named by the domains {', '.join(uuids)}",
             "stop all of them but one, and reboot the instances that are left with --hard",
         )
     for card, uuids in device.shared(state.held()).items():
         yield Difference(
-            Kind.SHARED_BY_INSTANCES,
+            Conflict.SHARED_BY_INSTANCES,
             str(card),
             f"GPU {card} is counted for the instances {', '.join(uuids)}",
             "delete, or shelve and unshelve, all of them but one",
@@ -78,7 +85,7 @@ def _domains(state: HostState) -> Iterator[Difference]:
             )
             whose = f"which the instances {', '.join(others)} have" if others else "not its own"
             yield Difference(
-                Kind.REACHES_OTHERS,
+                Conflict.REACHES_OTHERS,
                 uuid,
                 f"the guest {uuid} reaches {_words(reached)}, {whose}",
                 "stop it, then start it; where two reach each other's, stop both first. No new "
@@ -86,7 +93,7 @@ def _domains(state: HostState) -> Iterator[Difference]:
             )
         if guest.every and uuid not in held.keys() | state.records.returning:
             yield Difference(
-                Kind.FOREIGN_DOMAIN,
+                Conflict.FOREIGN_DOMAIN,
                 uuid,
                 f"the domain {uuid} has {_words(guest.every)}, and is no instance of this host",
                 "if it is not needed: virsh destroy and virsh undefine; until then the cards are "
@@ -99,7 +106,7 @@ def _instances(state: HostState) -> Iterator[Difference]:
         wanted = state.wanted[uuid]
         if len(own) != wanted.count:
             yield Difference(
-                Kind.FLAVOR_DIFFERS,
+                Conflict.FLAVOR_DIFFERS,
                 uuid,
                 f"instance {uuid} holds {len(own)} GPUs and its flavor asks for {wanted.count}",
                 "resize it, or delete it: it cannot be started as it is",
@@ -108,14 +115,14 @@ def _instances(state: HostState) -> Iterator[Difference]:
         if guest is None or guest.run is None:
             if state.guests is not None and wanted.active and own:
                 yield Difference(
-                    Kind.NO_DOMAIN,
+                    Conflict.NO_DOMAIN,
                     uuid,
                     f"instance {uuid} is ACTIVE with {_words(own)}, and its guest does not run",
                     f"openstack server reboot --hard {uuid}",
                 )
         elif not guest.every >= own if wanted.aliased else guest.own != own:
             yield Difference(
-                Kind.DOMAIN_DIFFERS,
+                Conflict.DOMAIN_DIFFERS,
                 uuid,
                 f"instance {uuid} has {_words(own)} in Nova's database and {_words(guest.every)} "
                 "in its domain",
@@ -123,7 +130,7 @@ def _instances(state: HostState) -> Iterator[Difference]:
             )
 
 
-def _settled(state: HostState) -> dict[str, Cards]:
+def _settled(state: HostState) -> dict[str, Devices]:
     """Return the devices of each instance that has no task and no move."""
     settled = state.records.settled if state.records else ()
     return {uuid: own for uuid, own in state.held().items() if uuid in settled}
@@ -135,14 +142,14 @@ def _cards(state: HostState) -> Iterator[Difference]:
         for card in sorted(own, key=str):
             if state.cards is not None and not _is_here(card, state):
                 yield Difference(
-                    Kind.CARD_MISSING,
+                    Conflict.CARD_MISSING,
                     str(card),
                     f"GPU {card} of instance {uuid} is not on this host",
                     "repair the host, or move the instance away: it does not start here",
                 )
             elif reason := state.unfit.get(card):
                 yield Difference(
-                    Kind.CARD_UNFIT,
+                    Conflict.CARD_UNFIT,
                     str(card),
                     f"GPU {card} of instance {uuid}: {reason}",
                     "then reboot the instance with --hard",
@@ -152,7 +159,7 @@ def _cards(state: HostState) -> Iterator[Difference]:
             far = {card for card in own if state.nodes.get(card, -1) not in guest.cells}
             for card in sorted(far & state.nodes.keys(), key=str):
                 yield Difference(
-                    Kind.CARD_REMOTE,
+                    Conflict.CARD_REMOTE,
                     str(card),
                     f"GPU {card} of instance {uuid} is on NUMA node {state.nodes[card]}, and its "
                     f"cells are on {', '.join(map(str, sorted(guest.cells)))}",
@@ -175,7 +182,7 @@ def _allocations(state: HostState) -> Iterator[Difference]:
             provider = state.providers.get(provider_uuid)
             if provider is None:
                 yield Difference(
-                    Kind.ALLOCATION_ELSEWHERE,
+                    Conflict.ALLOCATION_ELSEWHERE,
                     uuid,
                     f"instance {uuid} has {amount} GPUs of {provider_uuid}, which is no group of "
                     "this host",
@@ -188,7 +195,7 @@ def _allocations(state: HostState) -> Iterator[Difference]:
                 safe = counts < amount or state.wanted[uuid].count == len(read.counted[uuid])
                 agrees = False
                 yield Difference(
-                    Kind.ALLOCATION_DIFFERS,
+                    Conflict.ALLOCATION_DIFFERS,
                     uuid,
                     f"instance {uuid} has {amount} GPUs of {provider.name}, and Placement counts "
                     f"{counts} for it",
@@ -201,7 +208,7 @@ def _allocations(state: HostState) -> Iterator[Difference]:
         if agrees and lacks:  # else the same repair allocates both
             amounts = ", ".join(f"{lacks[name]} {name}" for name in sorted(lacks))
             yield Difference(
-                Kind.NODE_PART_MISSING,
+                Conflict.NODE_PART_MISSING,
                 uuid,
                 f"Placement counts nothing of this host for instance {uuid} but GPUs; it lacks "
                 f"{amounts}, which are reserved",
@@ -218,23 +225,23 @@ def _strange_allocations(state: HostState) -> Iterator[Difference]:
             holder = state.holders.get(consumer)
             text = f"Placement counts {amount} GPUs of {provider.name} for {consumer}"
             guest = (state.guests or {}).get(consumer)
-            if holder in (Holder.DELETED, Holder.ENDED_MOVE):
+            if holder in (Consumer.DELETED, Consumer.ENDED_MOVE):
                 # The guest of a deleted instance may still run, and then has the cards.
                 safe = state.guests is not None and guest is None
                 remedy = "nova-gpu verify --repair removes it"
                 if not safe:
                     remedy = f"virsh destroy and virsh undefine {consumer} first, if libvirt has it"
                 yield Difference(
-                    Kind.ALLOCATION_LEFT, consumer, f"{text}, {holder.value}", remedy, safe
+                    Conflict.ALLOCATION_LEFT, consumer, f"{text}, {holder.value}", remedy, safe
                 )
-            elif holder in (Holder.ELSEWHERE, Holder.UNKNOWN):
+            elif holder in (Consumer.ELSEWHERE, Consumer.UNKNOWN):
                 yield Difference(
-                    Kind.ALLOCATION_UNKNOWN,
+                    Conflict.ALLOCATION_UNKNOWN,
                     consumer,
                     f"{text}, {holder.value}",
                     "if openstack server show and openstack server migration list know nothing of "
                     f"it: openstack resource provider allocation delete {consumer}"
-                    if holder is Holder.UNKNOWN
+                    if holder is Consumer.UNKNOWN
                     else "openstack resource provider allocation unset --provider with this group",
                 )
 
@@ -249,7 +256,7 @@ def _inventories(state: HostState) -> Iterator[Difference]:
         return
     for provider_uuid, provider in (state.providers or {}).items():
         free, allocated = _free(provider, state), state.allocated(provider_uuid)
-        if free is None or Holder.ON_ITS_WAY in map(state.holders.get, allocated):
+        if free is None or Consumer.ON_ITS_WAY in map(state.holders.get, allocated):
             continue
         noun = _NOUNS[provider.resource_class]
         counted = ((uuid, it) for uuid, own in state.records.counted.items() for it, _ in own)
@@ -260,7 +267,7 @@ def _inventories(state: HostState) -> Iterator[Difference]:
         more = provider.total - provider.reserved - due
         if (there_are := free + held.total()) > provider.total:
             yield Difference(
-                Kind.INVENTORY_SHORT,
+                Conflict.INVENTORY_SHORT,
                 provider.name,
                 f"{there_are} {noun} can be given, and Placement counts {provider.total} of "
                 f"{provider.name}",
@@ -268,14 +275,14 @@ def _inventories(state: HostState) -> Iterator[Difference]:
             )
         elif more > free:
             yield Difference(
-                Kind.INVENTORY_EXCEEDS,
+                Conflict.INVENTORY_EXCEEDS,
                 provider.name,
                 f"Placement offers {more} more {noun} of {provider.name}, and {free} are free",
                 _REMEDY,
             )
 
 
-def _free(provider: Provider, state: HostState) -> int | None:
+def _free(provider: GroupProvider, state: HostState) -> int | None:
     """Return how many devices of a group new instances could get, ``None`` if that is unknown."""
     if provider.resource_class != names.RESOURCE_CLASS:
         return state.vgpus_free.get(provider.name)
@@ -294,10 +301,10 @@ def _vgpus(state: HostState) -> Iterator[Difference]:
         return
     held, settled = state.held(), _settled(state)
     for uuid in settled:
-        named = device.slots(state.guests.get(uuid, Named()).every)
+        named = device.slots(state.guests.get(uuid, DomainDevices()).every)
         for slot in sorted(named - state.made.get(uuid, frozenset())):
             yield Difference(
-                Kind.VGPU_MISSING,
+                Conflict.VGPU_MISSING,
                 str(slot),
                 f"vGPU {slot} of instance {uuid} is in its domain and not on the host",
                 f"openstack server reboot --hard {uuid} makes it again (of a stopped one: "
@@ -306,10 +313,10 @@ def _vgpus(state: HostState) -> Iterator[Difference]:
     for uuid, slots in state.made.items():
         if (uuid in held and uuid not in settled) or uuid in state.records.returning:
             continue
-        by_guest = state.guests.get(uuid, Named()).every
+        by_guest = state.guests.get(uuid, DomainDevices()).every
         for slot in sorted(slots - held.get(uuid, _NONE) - by_guest):
             yield Difference(
-                Kind.VGPU_LEFT,
+                Conflict.VGPU_LEFT,
                 str(slot),
                 f"vGPU {slot} was made for {uuid}, which no longer has it",
                 "nova-compute removes it within a period; see its log, and whether it runs",

@@ -34,10 +34,10 @@ from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
 from nova_gpu.virt.inventory import card_groups, discovery, placement_client
 from nova_gpu.virt.usage import allocations, domains, records
 from nova_gpu.virt.usage.allocations import Allocations
-from nova_gpu.virt.usage.domains import Named
+from nova_gpu.virt.usage.domains import DomainDevices
 from nova_gpu.virt.usage.records import Records
 from nova_gpu.virt.verify import abandoned_moves
-from nova_gpu.virt.verify.sources import Holder, HostState, Provider, Wanted
+from nova_gpu.virt.verify.sources import Consumer, GroupProvider, HostState, Wanted
 
 _T = TypeVar("_T")
 # The options that tell where each source is, for messages
@@ -94,7 +94,7 @@ class Questions:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Cards:
+class HostCards:
     """The cards of a host, by sysfs and the host's drivers.
 
     ``whole``: the cards that guests get whole. ``unavailable``: why guests cannot get some of them.
@@ -115,7 +115,7 @@ class Cards:
         return frozenset(known) | self.unread
 
 
-_NO_CARDS = Cards({}, {}, {}, (), frozenset())
+_NO_CARDS = HostCards({}, {}, {}, (), frozenset())
 
 
 def gather(sources: Sources) -> HostState:
@@ -176,7 +176,7 @@ def gather(sources: Sources) -> HostState:
 
 def read_cards(
     host: discovery.Discovery, unavailable: Callable[[Iterable[GPU]], Mapping[PciAddress, Reasons]]
-) -> Cards:
+) -> HostCards:
     """Return the cards that the host has now.
 
     :param unavailable: return those of the whole cards that guests cannot get, with the reasons
@@ -196,10 +196,10 @@ def read_cards(
     )
     shared = tuple(gpu for gpu in gpus if gpu.address in parts)
     own = {address: reasons[address] for address in whole if reasons.get(address)}
-    return Cards(whole, own, parts, shared, unread)
+    return HostCards(whole, own, parts, shared, unread)
 
 
-def _unfit(host: discovery.Discovery, cards: Cards) -> dict[Device, str]:
+def _unfit(host: discovery.Discovery, cards: HostCards) -> dict[Device, str]:
     """Return which whole cards no guest can use, or have the wrong driver, with the reason."""
     unfit: dict[Device, str] = {}
     for address, gpu in cards.whole.items():
@@ -212,8 +212,8 @@ def _unfit(host: discovery.Discovery, cards: Cards) -> dict[Device, str]:
 
 
 def _guests(
-    host: discovery.Discovery, libvirt: libvirt_host.Host, cards: Cards
-) -> dict[str, Named]:
+    host: discovery.Discovery, libvirt: libvirt_host.Host, cards: HostCards
+) -> dict[str, DomainDevices]:
     """Return the devices of the host that each domain names or reaches, by the domain's uuid.
 
     :raises DomainsUnreadable: if libvirt does not list the domains
@@ -282,8 +282,8 @@ def read_providers(
     context: nova_context.RequestContext,
     nodename: str,
     mode: DeliveryMode,
-    cards: Cards,
-) -> dict[str, Provider]:
+    cards: HostCards,
+) -> dict[str, GroupProvider]:
     """Return the providers of the host's groups from Placement, by uuid."""
     root = client.get_provider_by_name(context, nodename)["uuid"]
     providers = {}
@@ -294,7 +294,7 @@ def read_providers(
         resource_class = device.resource_class_of(key)
         url = f"/resource_providers/{provider['uuid']}/inventories"
         inventory = placement_client.get(client, url)["inventories"].get(resource_class, {})
-        providers[provider["uuid"]] = Provider(
+        providers[provider["uuid"]] = GroupProvider(
             name=provider["name"],
             total=inventory.get("total", 0),
             reserved=inventory.get("reserved", 0),
@@ -308,28 +308,28 @@ def read_providers(
     return providers
 
 
-def _holders(consumers: Iterable[str]) -> dict[str, Holder]:
+def _holders(consumers: Iterable[str]) -> dict[str, Consumer]:
     context = nova_context.get_admin_context(read_deleted="yes")
     return {consumer: _holder(context, consumer) for consumer in consumers}
 
 
-def _holder(context: nova_context.RequestContext, consumer: str) -> Holder:
+def _holder(context: nova_context.RequestContext, consumer: str) -> Consumer:
     try:
         instance = objects.Instance.get_by_uuid(context, consumer)
     except nova_exception.InstanceNotFound:
         pass
     else:
         if instance.deleted:
-            return Holder.DELETED
+            return Consumer.DELETED
         here = instance.host in (None, CONF.host)
-        return Holder.ON_ITS_WAY if here or instance.task_state else Holder.ELSEWHERE
+        return Consumer.ON_ITS_WAY if here or instance.task_state else Consumer.ELSEWHERE
     if abandoned_moves.ended(context, consumer):
-        return Holder.ENDED_MOVE
+        return Consumer.ENDED_MOVE
     try:
         objects.Migration.get_by_uuid(context, consumer)
     except nova_exception.MigrationNotFound:
-        return Holder.UNKNOWN
-    return Holder.ON_ITS_WAY
+        return Consumer.UNKNOWN
+    return Consumer.ON_ITS_WAY
 
 
 def made_vgpus(
@@ -356,7 +356,7 @@ def made_vgpus(
     return slots_by_guest
 
 
-def _free(cards: Cards, taken: Set[Device], made: Collection[Slot]) -> dict[GroupKey, int]:
+def _free(cards: HostCards, taken: Set[Device], made: Collection[Slot]) -> dict[GroupKey, int]:
     """Return how many more vGPUs fit into each group's cards, whatever these cards' health.
 
     :param taken: the slots and the functions that are in use

@@ -25,7 +25,7 @@ from nova_gpu.virt.inventory import placement_client
 from nova_gpu.virt.inventory.placement_client import Written
 from nova_gpu.virt.usage import records
 from nova_gpu.virt.usage.ledger import Ledger, Snapshot
-from nova_gpu.virt.verify.sources import Difference, Holder, HostState, Kind
+from nova_gpu.virt.verify.sources import Conflict, Consumer, Difference, HostState
 
 LOG = logging.getLogger(__name__)
 # (provider_uuid, identifier) of each GPU
@@ -44,7 +44,7 @@ def repair(difference: Difference, state: HostState, reportclient: Any) -> None:
     uuid = difference.subject
     try:
         with boundary.crossed(exception.NotRepaired):
-            if difference.kind in (Kind.ALLOCATION_DIFFERS, Kind.NODE_PART_MISSING):
+            if difference.kind in (Conflict.ALLOCATION_DIFFERS, Conflict.NODE_PART_MISSING):
                 counted = state.records.counted[uuid] if state.records else ()
                 # nova-compute adds the class of the model in its next period.
                 classes = {
@@ -53,8 +53,8 @@ def repair(difference: Difference, state: HostState, reportclient: Any) -> None:
                 written = _restore(context, uuid, counted, classes, reportclient)
                 if written is Written.WITHOUT_NODE:
                     raise exception.NotRepaired(uuid, written.value)
-            elif difference.kind is Kind.ALLOCATION_LEFT:
-                moved = state.holders[uuid] is Holder.ENDED_MOVE
+            elif difference.kind is Conflict.ALLOCATION_LEFT:
+                moved = state.holders[uuid] is Consumer.ENDED_MOVE
                 consumer_type = "migration" if moved else "instance"
                 reportclient.delete_allocation_for_instance(
                     context, uuid, consumer_type=consumer_type
@@ -77,7 +77,7 @@ def heal(reportclient: Any, now: Snapshot, classes: Classes) -> bool:
 
     Return whether any allocation was written.
 
-    :param classes: as :meth:`nova_gpu.virt.inventory.assignment.Assigned.classes`
+    :param classes: as :meth:`nova_gpu.virt.inventory.assignment.InstanceDevices.classes`
     """
     read, allocations = now.records, now.allocations
     if read is None or allocations is None:

@@ -16,14 +16,14 @@ from nova_gpu.core.device import Device
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.virt.usage.allocations import Allocations
-from nova_gpu.virt.usage.domains import Named
+from nova_gpu.virt.usage.domains import DomainDevices
 from nova_gpu.virt.usage.records import Records
 
 # Whole cards, and slots of vGPUs
-Cards = frozenset[Device]
+Devices = frozenset[Device]
 
 
-class Kind(enum.StrEnum):
+class Conflict(enum.StrEnum):
     """Kinds of contradictions between the sources; ``nova-gpu verify`` prints them."""
 
     SHARED_BY_DOMAINS = "shared-by-domains"
@@ -56,7 +56,7 @@ class Difference:
     decides whether to do what ``remedy`` says.
     """
 
-    kind: Kind
+    kind: Conflict
     subject: str
     text: str
     remedy: str
@@ -78,7 +78,7 @@ class Wanted:
     near: bool = False
 
 
-class Holder(enum.Enum):
+class Consumer(enum.Enum):
     """Kinds of consumers with GPUs of this host in Placement that are no instances of this host."""
 
     DELETED = "an instance that is deleted"
@@ -89,7 +89,7 @@ class Holder(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Provider:
+class GroupProvider:
     """The provider of one group in Placement.
 
     ``fit``: the host's whole cards in the group that guests can use, none if the ``resource_class``
@@ -99,7 +99,7 @@ class Provider:
     name: str
     total: int
     reserved: int
-    fit: Cards
+    fit: Devices
     resource_class: str = names.RESOURCE_CLASS
 
 
@@ -119,21 +119,21 @@ class HostState:
     ``nodes``: the NUMA node of each of ``cards``, where it is known.
     """
 
-    cards: Cards | None
+    cards: Devices | None
     unfit: Mapping[Device, str]
-    guests: Mapping[str, Named] | None
+    guests: Mapping[str, DomainDevices] | None
     records: Records | None
     wanted: Mapping[str, Wanted]
-    providers: Mapping[str, Provider] | None
+    providers: Mapping[str, GroupProvider] | None
     allocations: Allocations
-    holders: Mapping[str, Holder]
+    holders: Mapping[str, Consumer]
     unread: tuple[str, ...] = ()
     functions: frozenset[PciAddress] = frozenset()
     made: Mapping[str, frozenset[Slot]] | None = None
     vgpus_free: Mapping[str, int] = dataclasses.field(default_factory=dict)
     nodes: Mapping[Device, int] = dataclasses.field(default_factory=dict)
 
-    def held(self) -> dict[str, Cards]:
+    def held(self) -> dict[str, Devices]:
         """Return the devices of each instance by the database, none if that did not answer."""
         return {uuid: self.records.devices(uuid) for uuid in self.wanted} if self.records else {}
 

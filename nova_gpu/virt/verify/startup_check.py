@@ -28,7 +28,7 @@ class Reconciliation:
     def __init__(
         self, discovered: discovery.Discovery, host: libvirt_host.Host, placement: Callable[[], Any]
     ) -> None:
-        self._looked = discovered
+        self._discovery = discovered
         self._host = host
         self._placement = placement
         self._suspected: frozenset[Difference] | None = None
@@ -44,8 +44,10 @@ class Reconciliation:
             return
         try:
             with boundary.crossed():
-                unavailable = self._looked.unavailable
-                sources = gather.Sources(self._looked, self._host, self._placement(), unavailable)
+                unavailable = self._discovery.unavailable
+                sources = gather.Sources(
+                    self._discovery, self._host, self._placement(), unavailable
+                )
                 state = gather.gather(sources)
                 differences = frozenset(contradictions.compare(state))
         except boundary.Failure as error:

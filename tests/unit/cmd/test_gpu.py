@@ -7,7 +7,7 @@ import testtools
 
 from nova_gpu.cmd import cards, output
 from nova_gpu.core.model import GPU, PciAddress, Product
-from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, VGPUType
+from nova_gpu.core.vgpu.vgpu import DividedCard, Parent, VGPUKind, VGPUType
 from nova_gpu.host.state import quarantine
 from tests.fixtures import cards as made
 from tests.fixtures import cleaned, hosts, kernel, vgpu
@@ -20,7 +20,7 @@ CARD = "0000:04:00.0"
 class TableTest(testtools.TestCase):
     def test_mig_instances(self):
         types = {"1g.18gb": VGPUType("1g.18gb", memory_mib=16384, per_card=2, slices=1)}
-        parent = Parent(Kind.INSTANCE, {}, {"1g.18gb": 2}, {"1g.18gb": (900, 1000)})
+        parent = Parent(VGPUKind.INSTANCE, {}, {"1g.18gb": 2}, {"1g.18gb": (900, 1000)})
         (shown,) = all_of_it = cards.describe_vgpus(
             DividedCard(types, {PciAddress.parse(CARD): parent})
         )

@@ -72,7 +72,7 @@ class ChecksTest(_CloudTest):
     def setUp(self) -> None:
         super().setUp()
         # Nova's own fixture has connected them.
-        self.checks = status.Checks(connect=lambda: None)
+        self.checks = status.UpgradeChecks(connect=lambda: None)
 
     def test_releases(self) -> None:
         for version, code in (
@@ -282,7 +282,7 @@ class WayBackTest(_CloudTest):
 
     def setUp(self) -> None:
         super().setUp()
-        self.back = way_back.Checks(connect=lambda: None)
+        self.back = way_back.WayBackChecks(connect=lambda: None)
 
     def add_stopped(self, name: str, flavor: objects.Flavor, marked: bool, had: str = "") -> None:
         resource = {"resource_class": had, "provider_uuid": uuids.group, "identifier": had}

@@ -12,7 +12,7 @@ from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, Link, LinkType, PciAddress, Product
 from nova_gpu.core.topology import nearness
 from nova_gpu.virt.inventory import discovery
-from nova_gpu.virt.usage.domains import Named
+from nova_gpu.virt.usage.domains import DomainDevices
 from tests.fixtures import cleaned, hosts, nodes
 from tests.fixtures.bases import commands as base
 from tests.fixtures.cards import reasons
@@ -57,7 +57,7 @@ class TopologyTest(base.HostTestCase):
         found = cards.read(discovery.Discovery())
         near, far = (next(c.gpu for c in found if c.gpu.numa_node == node) for node in (0, 1))
         has = frozenset({near.address, far.address})
-        named = {_UUID: Named(has, cells=frozenset({0})), "without": Named(has)}
+        named = {_UUID: DomainDevices(has, cells=frozenset({0})), "without": DomainDevices(has)}
         held, nodes = holders.by_card(named), holders.cells(named)
         self.assertEqual({far.address: (_UUID,)}, holders.remote((near, far), named))
         text = f"instance {_UUID}, cells on NUMA 0, without"

@@ -7,10 +7,12 @@ import time
 import unittest
 
 from nova_gpu.cmd import verify, waiting
-from nova_gpu.virt.verify.sources import Difference, Kind
+from nova_gpu.virt.verify.sources import Conflict, Difference
 
-SAFE = Difference(Kind.ALLOCATION_DIFFERS, "one", "one has 2 and 0 are counted", "repair it", True)
-UNSAFE = Difference(Kind.FOREIGN_DOMAIN, "two", "two is nobody's", "virsh undefine")
+SAFE = Difference(
+    Conflict.ALLOCATION_DIFFERS, "one", "one has 2 and 0 are counted", "repair it", True
+)
+UNSAFE = Difference(Conflict.FOREIGN_DOMAIN, "two", "two is nobody's", "virsh undefine")
 
 
 class VerdictTest(unittest.TestCase):

@@ -6,7 +6,7 @@ import unittest
 from nova_gpu.core import flavor_mismatch
 from nova_gpu.core.flavor import request
 from nova_gpu.core.flavor.placement_policy import Arrangement, Near, TopologyPolicy
-from nova_gpu.core.flavor_mismatch import Held
+from nova_gpu.core.flavor_mismatch import HeldGPUs
 from nova_gpu.core.model import Product
 from nova_gpu.core.topology.nearness import Neighbour
 from nova_gpu.core.vgpu.vgpu import VGPUType
@@ -26,16 +26,20 @@ class MismatchTestCase(unittest.TestCase):
 
 class GPUMismatchTest(MismatchTestCase):
     def check(
-        self, specs: dict[str, str], held: list[Held], part: str | None, host: str | None = "LXC"
+        self,
+        specs: dict[str, str],
+        held: list[HeldGPUs],
+        part: str | None,
+        host: str | None = "LXC",
     ) -> None:
         with self.subTest(specs=specs, held=held):
             reason = flavor_mismatch.gpu_mismatch(request.of(specs).whole, held, host)
             self.assertSaid(part, reason, specs)
 
     def test_table(self) -> None:
-        fermi = Held(2, "fermi", lambda: frozenset({"CUSTOM_GPU", FERMI}))
-        kepler = Held(2, "kepler", lambda: frozenset({"CUSTOM_GPU", KEPLER}))
-        nameless = Held(2, None, lambda: frozenset({"CUSTOM_GPU", "CUSTOM_GPU_ARCH_UNKNOWN"}))
+        fermi = HeldGPUs(2, "fermi", lambda: frozenset({"CUSTOM_GPU", FERMI}))
+        kepler = HeldGPUs(2, "kepler", lambda: frozenset({"CUSTOM_GPU", KEPLER}))
+        nameless = HeldGPUs(2, None, lambda: frozenset({"CUSTOM_GPU", "CUSTOM_GPU_ARCH_UNKNOWN"}))
         two = {"gpus": "= 2"}
         for specs, held, part in (
             (two, [fermi], None),
@@ -66,16 +70,16 @@ class GPUMismatchTest(MismatchTestCase):
             "resources2:PGPU": "1",
             f"trait2:{KEPLER}": "required",
         }
-        fermi = Held(1, "fermi", lambda: frozenset({FERMI}))
-        kepler = Held(1, "kepler", lambda: frozenset({KEPLER}))
+        fermi = HeldGPUs(1, "fermi", lambda: frozenset({FERMI}))
+        kepler = HeldGPUs(1, "kepler", lambda: frozenset({KEPLER}))
         self.check(specs, [fermi, kepler], None)
         self.check(specs, [fermi, fermi], KEPLER)
 
 
 class OtherProductTest(MismatchTestCase):
     def test_table(self) -> None:
-        known = Held(1, "hopper", frozenset, model="H200", memory_mib=143771)
-        unknown = Held(1, "hopper", frozenset)
+        known = HeldGPUs(1, "hopper", frozenset, model="H200", memory_mib=143771)
+        unknown = HeldGPUs(1, "hopper", frozenset)
         for words, held, part in (
             ({"gpu:model": "h200"}, [known, known], None),
             ({"gpu:model": "h100"}, [known, known], "holds a H200, and its flavor asks for"),
@@ -89,13 +93,13 @@ class OtherProductTest(MismatchTestCase):
 
 
 class ApartTest(unittest.TestCase):
-    def apart(self, held: list[Held], **words: str) -> str | None:
+    def apart(self, held: list[HeldGPUs], **words: str) -> str | None:
         specs = {key.replace("_", ":", 1): value for key, value in words.items()}
         specs["gpus"] = str(sum(each.count for each in held))
         return flavor_mismatch.apart(whole(specs), held)
 
-    def place(self, numa_node: int | None, circle: int, trait: str = FERMI) -> Held:
-        return Held(1, None, lambda: frozenset({trait}), numa_node=numa_node, circle=circle)
+    def place(self, numa_node: int | None, circle: int, trait: str = FERMI) -> HeldGPUs:
+        return HeldGPUs(1, None, lambda: frozenset({trait}), numa_node=numa_node, circle=circle)
 
     def test_table(self) -> None:
         numa, nvlink = {"gpu_topology": "numa"}, {"gpu_topology": "nvlink"}

@@ -57,7 +57,7 @@ class FoundTest(base.BaseTestCase):
     def test_a_former_driver_that_is_no_name(self) -> None:
         kernel.boot(self.host, "1")
         folder, card = self.root / "gpu-bindings", model.PciAddress(0, 4, 0, 0)
-        binding.record(folder, card, {card: binding.Former("a")}, self.host.roots)
+        binding.record(folder, card, {card: binding.FormerDriver("a")}, self.host.roots)
         (file,) = folder.iterdir()
         for driver in ('""', '"../../nvidia"', "0", "false", "[]"):
             file.write_text(f'{{"boot_id": "1", "functions": {{"{card}": {driver}}}}}')

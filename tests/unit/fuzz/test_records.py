@@ -128,7 +128,7 @@ class KeptTest(base.FuzzTestCase):
         kernel.boot(host, _BOOT)
         self.roots: Roots = host.roots
         self.folder = self.root / "gpu-bindings"
-        nouveau = binding.Former("nouveau", "nouveau")
+        nouveau = binding.FormerDriver("nouveau", "nouveau")
         binding.record(self.folder, _CARD, {_CARD: nouveau}, self.roots)
         (self.file,) = self.folder.iterdir()
 

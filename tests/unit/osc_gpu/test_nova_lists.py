@@ -29,7 +29,7 @@ class ListsTest(ReadingTestCase):
         connection = self.connect()
         theirs = list(connection.compute.servers(details=True, all_projects=True))
         self.asked.clear()
-        snapshot = rest.Snapshot(connection)
+        snapshot = rest.CachedConnection(connection)
         for _ in range(2):
             own = snapshot.compute.servers(details=True, all_projects=True)
         self.assertEqual(2, self.asked["/servers/detail"])

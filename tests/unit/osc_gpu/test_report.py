@@ -13,21 +13,21 @@ from lxml import html
 
 from nova_gpu.core.scheduling.capacity import Answer
 from osc_gpu import report
-from osc_gpu.report import Capacity, Fleet
-from osc_gpu.usage import Held
+from osc_gpu.report import Capacity, FleetReport
+from osc_gpu.usage import UsageRecord
 from tests.fixtures.reports import PROVIDER
 
 _WHEN = datetime.datetime(2026, 11, 22, 2, 30)
-_HELD = Held("5f7c", "first", "p1", "", PROVIDER, 2)
+_HELD = UsageRecord("5f7c", "first", "p1", "", PROVIDER, 2)
 _ANSWERS = (
     Answer("host1", 2, 5, 7, "no more GPUs"),
     Answer("host2", 0, 0, 8, "2 GPUs asked for, 0 of 8 free"),
 )
 _CAPACITY = Capacity("cg1.xlarge", "2 GPUs", _ANSWERS)
-_FLEET = Fleet((PROVIDER,), (_HELD,), (_CAPACITY,))
+_FLEET = FleetReport((PROVIDER,), (_HELD,), (_CAPACITY,))
 
 
-def render(fleet: Fleet = _FLEET, title: str = "GPUs") -> str:
+def render(fleet: FleetReport = _FLEET, title: str = "GPUs") -> str:
     return report.render(fleet, title, _WHEN)
 
 

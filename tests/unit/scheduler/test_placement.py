@@ -11,7 +11,7 @@ from oslo_utils.fixture import uuidsentinel as uuids
 
 from nova_gpu.core import exception
 from nova_gpu.core.flavor.request_group import GroupRequest
-from nova_gpu.core.placement.inventory import Offer
+from nova_gpu.core.placement.inventory import Inventory
 from nova_gpu.scheduler import placement
 from tests.fixtures.cloud_gpus import PlacementWithGPUs, request_spec
 
@@ -86,13 +86,13 @@ class AnswerTest(test.NoDBTestCase):
         self.placement.add_group(host, 8, "fermi", reserved=1, used=3)
         self.placement.add_group(host, 4, "ada", product_id="2684")
 
-    def offers(self, group: GroupRequest) -> list[Offer]:
+    def offers(self, group: GroupRequest) -> list[Inventory]:
         return placement.offers(self.context, placement.providers(self.context, group))
 
     def test_offers(self) -> None:
         fermi, ada = (
-            Offer(total=8, reserved=1, used=3, max_unit=8),
-            Offer(total=4, reserved=0, used=0, max_unit=4),
+            Inventory(total=8, reserved=1, used=3, max_unit=8),
+            Inventory(total=4, reserved=0, used=0, max_unit=4),
         )
         traits = {name: frozenset({f"CUSTOM_GPU_ARCH_{name}"}) for name in ("FERMI", "ADA", "NO")}
         for group, expected in (

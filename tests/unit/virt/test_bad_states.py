@@ -142,7 +142,7 @@ class FormerReleaseTest(ComputeTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.compute.period()
-        cards = self.gpus.assigned.whole.cards()
+        cards = self.gpus.assigned.card_inventory.cards()
         (self.card,) = (each for each in cards if str(each.address) == ONE)
         self.folder = pathlib.Path(CONF.state_path) / "gpu-quarantine"
         note = quarantine.entry(

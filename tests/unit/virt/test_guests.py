@@ -209,7 +209,7 @@ class UnseparatedTest(_ThreeCardsTestCase):
         self.spawn(ONE)
         self.compute.config(group="gpu", addresses=[OTHER, APART])
         self.compute.restart()
-        self.assertEqual({APART}, set(map(str, self.compute.gpus.assigned.whole.free())))
+        self.assertEqual({APART}, set(map(str, self.compute.gpus.assigned.card_inventory.free())))
 
     def test_option(self) -> None:
         self.host.set_acs(PORTS[0], 0)
@@ -278,7 +278,9 @@ class FunctionsTest(_ThreeCardsTestCase):
         slots += [f"{OTHER[:-1]}4/{self.TYPE}/0", f"{OTHER[:-1]}5/{self.TYPE}/0"]
         self.compute.spawn(self.compute.instance(words, (provider, slots[0])))
         self.compute.period()
-        usable = self.compute.gpus.assigned.parts.usable(provider, devices(slots), frozenset())
+        usable = self.compute.gpus.assigned.vgpu_inventory.usable(
+            provider, devices(slots), frozenset()
+        )
         return {str(slot).partition("/")[0] for slot in usable}
 
     def test_ports_with_acs(self) -> None:

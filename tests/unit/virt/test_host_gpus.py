@@ -31,7 +31,7 @@ class HostGPUsTest(ComputeTestCase):
         """The whole cards, each with why nobody new is given it"""
         return {
             str(a): availability.text(group.unavailable.get(a, ()))
-            for group in self.gpus._published.groups().values()
+            for group in self.gpus._card_inventory.groups().values()
             for a in group.gpus
         }
 
@@ -59,7 +59,7 @@ class HostGPUsTest(ComputeTestCase):
             self.assertIsNone(look())
         self.assertEqual(gone, self.offered())
         self.assertIn("nova-compute goes on with the GPUs' last known state", self.log.output)
-        card = next(each for each in self.gpus._published.cards() if str(each.address) == NEW)
+        card = next(each for each in self.gpus._card_inventory.cards() if str(each.address) == NEW)
         self.gpus.releases.quarantine(card, "it is mute", "boot the host")
         look()
         self.assertIn("it is mute", str(self.offered()[NEW]))

@@ -183,7 +183,9 @@ class ReachedTest(BulletinTest):
         counted = {UUID: frozenset({("group", A), ("group", B)})}
         after_start = reporter.Reporter()
         # What the database has, what the domain has, whose release is said
-        Row = tuple[dict[str, frozenset[tuple[str, str]]] | None, ledger.Named, tuple[str, ...]]
+        Row = tuple[
+            dict[str, frozenset[tuple[str, str]]] | None, ledger.DevicesByUuid, tuple[str, ...]
+        ]
         rows: tuple[Row, ...] = (
             (None, {}, ()),
             (counted, {}, ()),

@@ -158,7 +158,7 @@ class FailedDevice:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Fabric:
+class FabricState:
     """Fabric Manager's answer: the partitions that it offers now, and the faults that it reports.
 
     ``unsupported`` are the partitions that it cannot offer because of a fault, ``failed`` are the
@@ -181,7 +181,7 @@ class FabricManager:
     address: str
     timeout_s: float
 
-    def read(self) -> Fabric:
+    def read(self) -> FabricState:
         """Return the partitions and the faults that Fabric Manager reports.
 
         :raises Refused: if it gives no usable answer
@@ -242,13 +242,13 @@ class FabricManager:
         return Refused(f"Fabric Manager at {self.address}: {reason}", remedy, code)
 
 
-def _fabric(answer: Mapping[str, Any]) -> Fabric:
+def _fabric(answer: Mapping[str, Any]) -> FabricState:
     """Parse the probe's answer to the request ``partitions``.
 
     :raises ValueError, LookupError, TypeError: if the answer is invalid
     """
     unsupported, failed = answer["unsupported"], answer["failed"]
-    return Fabric(
+    return FabricState(
         tuple(map(_partition, answer["partitions"])),
         None
         if unsupported is None

@@ -139,7 +139,7 @@ class _UnsupportedPartitions(ctypes.Structure):
     )
 
 
-class Failed(Exception):
+class CallFailed(Exception):
     """A call of the library that failed: the function's name and its return code FM_ST_*."""
 
     def __init__(self, name: str, code: int) -> None:
@@ -165,7 +165,7 @@ def _call(library: Any, name: str, *arguments: Any) -> None:
     function.restype = ctypes.c_int
     code = function(*arguments)
     if code != SUCCESS:
-        raise Failed(name, code)
+        raise CallFailed(name, code)
 
 
 def _connected(library: Any, address: str, timeout_ms: int) -> ctypes.c_void_p:
@@ -208,7 +208,7 @@ def _unsupported(library: Any, handle: ctypes.c_void_p) -> list[dict[str, Any]] 
     answer = _versioned(_UnsupportedPartitions)
     try:
         _call(library, "fmGetUnsupportedFabricPartitions", handle, ctypes.byref(answer))
-    except (Failed, AttributeError):
+    except (CallFailed, AttributeError):
         return None
     return [
         {"id": partition.partitionId, "modules": partition.gpuPhysicalIds[: partition.numGpus]}
@@ -220,7 +220,7 @@ def _failed(library: Any, handle: ctypes.c_void_p) -> list[dict[str, Any]] | Non
     answer = _versioned(_FailedDevices)
     try:
         _call(library, "fmGetNvlinkFailedDevices", handle, ctypes.byref(answer))
-    except (Failed, AttributeError):
+    except (CallFailed, AttributeError):
         return None
     gpus, switches = answer.gpuInfo[: answer.numGpus], answer.switchInfo[: answer.numSwitches]
     return [
@@ -297,7 +297,7 @@ def probe(address: str, timeout_ms: str, *words: str) -> dict[str, Any]:
                 library.fmDisconnect(handle)
         finally:
             library.fmLibShutdown()
-    except Failed as error:
+    except CallFailed as error:
         return {"error": error.name, "code": error.code}
     except AttributeError as error:
         return {"error": str(error)}

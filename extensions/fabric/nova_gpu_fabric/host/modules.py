@@ -31,7 +31,7 @@ def completed(path: pathlib.Path, board: Collection[PciAddress], modules: Module
     :param path: the file that :func:`keep` writes
     :param modules: the module numbers that NVML reports now
     """
-    former = _kept(path)
+    former = _recorded(path)
     if former.keys() != frozenset(board) or any(former[card] != modules[card] for card in modules):
         return modules
     return {**former, **modules}
@@ -42,7 +42,7 @@ def keep(path: pathlib.Path, board: Collection[PciAddress], known: Modules) -> N
 
     If one is missing, only remove a file that contradicts *known*. A failure is logged.
     """
-    former = _kept(path)
+    former = _recorded(path)
     if known == former:
         return
     is_whole = known.keys() == frozenset(board)
@@ -60,7 +60,7 @@ def keep(path: pathlib.Path, board: Collection[PciAddress], known: Modules) -> N
         )
 
 
-def _kept(path: pathlib.Path) -> Modules:
+def _recorded(path: pathlib.Path) -> Modules:
     """Return the module numbers in the file at *path*; none if there is no valid file."""
     try:
         content = files.read_json(path)["modules"].items()

@@ -15,7 +15,7 @@ from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.pci import nvswitch
 from nova_gpu.host.roots import Roots
 from nova_gpu_fabric.host import fabric_manager, modules
-from nova_gpu_fabric.host.fabric_manager import Fabric, FabricManager, Refused
+from nova_gpu_fabric.host.fabric_manager import FabricManager, FabricState, Refused
 
 # Fabric Manager takes several seconds to bring up the NVLinks of eight cards.
 _TIMEOUT_S = 60.0
@@ -32,7 +32,7 @@ class Board:
 
     cards: frozenset[PciAddress]
     modules: Mapping[PciAddress, Module]
-    fabric: Fabric | None
+    fabric: FabricState | None
     fault: Refused | None = None
     mode: int | None = None
 

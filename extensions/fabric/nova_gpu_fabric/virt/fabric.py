@@ -52,7 +52,7 @@ class Fabric(Sets):
 
     def __init__(self, roots: Roots, ledger: Ledger | None) -> None:
         self._roots = roots
-        self._kept = board.modules_file()
+        self._modules_file = board.modules_file()
         self._manager = board.manager()
         self._ledger = ledger
         self.board: Board | None = None
@@ -81,9 +81,9 @@ class Fabric(Sets):
         """
         if self._ledger is not None and not self._has_looked:
             # NVIDIA's driver still has the cards, because no guest has been resumed yet.
-            board.keep_modules(cards, self._roots, self._kept)
+            board.keep_modules(cards, self._roots, self._modules_file)
         self._has_looked = True
-        self.board = board.read(cards, self._roots, self._kept, self._manager)
+        self.board = board.read(cards, self._roots, self._modules_file, self._manager)
         if self.board and self.board.mode is None:
             self.board = dataclasses.replace(self.board, mode=self._mode)
         self._has_answered |= self.board is not None and self.board.fault is None
@@ -336,7 +336,7 @@ class Fabric(Sets):
             partition.id: partition for partition in self._read().partitions if partition.active
         }
 
-    def _read(self) -> fabric_manager.Fabric:
+    def _read(self) -> fabric_manager.FabricState:
         """Read Fabric Manager's answer into ``board``, and return it.
 
         :raises Refused: if it does not answer. The board then records the fault, so that

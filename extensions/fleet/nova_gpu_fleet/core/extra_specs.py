@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from nova_gpu.core import exception
 from nova_gpu.core.flavor import parsers
-from nova_gpu.core.flavor.declaration import Option, Word, choice
+from nova_gpu.core.flavor.declaration import ExtraSpec, Option, choice
 from nova_gpu_fleet.core import names, preemptible
 
 
@@ -30,7 +30,7 @@ MOVE = choice(
     option=Option("--move", "How a plan that makes room may move an instance (default: live)"),
     reason="it does not say how an instance may be moved",
 )
-ON_STOP_MOVE = Word(
+ON_STOP_MOVE = ExtraSpec(
     names.ON_STOP_MOVE,
     "Whether an instance that gave its GPUs back may start on another host if its own has none "
     "free. With ``true`` ``openstack gpu start`` then shelves and unshelves it; the default is "
@@ -43,7 +43,7 @@ ON_STOP_MOVE = Word(
         "Whether an instance that gave its GPUs back may start on another host (default: false)",
     ),
 )
-PREEMPTIBLE = Word(
+PREEMPTIBLE = ExtraSpec(
     names.PREEMPTIBLE,
     "The instance is preemptible: after a minimum time with its GPUs, ``30m``, and a notice, "
     "``openstack gpu preempt`` may take them for instances that are not preemptible.",
@@ -58,7 +58,7 @@ PREEMPTIBLE = Word(
     agree=preemptible.Preemptible.of,
     suffix=preemptible.in_words,
 )
-ON_PREEMPT = Word(
+ON_PREEMPT = ExtraSpec(
     names.ON_PREEMPT,
     "What happens to a preempted instance: it is stopped (``stop``, the default), for which "
     "its flavor must have ``gpu:on_stop=release``, or deleted (``delete``).",

@@ -72,9 +72,9 @@ def permitted_way(
 
 
 # The number of GPUs, by the index of their group
-Held = tuple[tuple[int, int], ...]
+CountByGroup = tuple[tuple[int, int], ...]
 # The modules of these GPUs, by the index of each group whose GPUs NVSwitches join
-Sets = tuple[tuple[int, tuple[Module, ...]], ...]
+ModulesByGroup = tuple[tuple[int, tuple[Module, ...]], ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
@@ -86,8 +86,8 @@ class Spot:
     """
 
     host: int
-    held: Held
-    sets: Sets = ()
+    held: CountByGroup
+    sets: ModulesByGroup = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -116,10 +116,10 @@ class Instance:
     name: str
     host: str
     need: Need
-    held: Held
+    held: CountByGroup
     way: Way | None
     stays: str = ""
-    sets: Sets = ()
+    sets: ModulesByGroup = ()
     is_fixed: bool = False
 
     @property

@@ -13,12 +13,12 @@ import dataclasses
 from osc_gpu_fleet.planning import search
 from osc_gpu_fleet.planning.fleet import Fleet, Move, Need, Plan
 from osc_gpu_fleet.planning.room import Room
-from osc_gpu_fleet.planning.search import Empty, Goal, Place
+from osc_gpu_fleet.planning.search import Empty, Goal, RoomFor
 
 
 def place(fleet: Fleet, need: Need, count: int) -> Plan:
     """Plan the moves that make room for *count* more instances like *need*, on any hosts."""
-    return _plan(fleet, Place(need, count))
+    return _plan(fleet, RoomFor(need, count))
 
 
 def drain(fleet: Fleet, host: str) -> Plan:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from nova_gpu.core.scheduling import capacity
 from nova_gpu.core.scheduling.capacity import Host
 from nova_gpu.core.sets.set_traits import Board
-from osc_gpu_fleet.planning.fleet import Fleet, Held, Need, Sets, Spot
+from osc_gpu_fleet.planning.fleet import CountByGroup, Fleet, ModulesByGroup, Need, Spot
 
 # If there are more combinations for one instance of several groups, only the first ones are tried.
 _MOST_WAYS = 64
@@ -46,7 +46,7 @@ class Room:
         for number, spot in enumerate(self.spots):
             self.on[spot.host].add(number)
         self.moves: list[tuple[int, Spot, Spot]] = []
-        self._ways: dict[Need, dict[int, list[Held]]] = {}
+        self._ways: dict[Need, dict[int, list[CountByGroup]]] = {}
         self._fitting: dict[object, int] = {}
 
     def move(self, number: int, spot: Spot) -> None:
@@ -106,7 +106,7 @@ class Room:
                 if (sets := self._sets(host, held)) is not None:
                     yield Spot(host, held, sets)
 
-    def _sets(self, host: int, held: Held) -> Sets | None:
+    def _sets(self, host: int, held: CountByGroup) -> ModulesByGroup | None:
         """Return the modules of *held*, ``None`` if a board has no free set of that size."""
         sets = []
         for group, count in held:
@@ -116,7 +116,7 @@ class Room:
                 sets.append((group, tuple(sorted(chosen.modules))))
         return tuple(sets)
 
-    def could_have(self, need: Need) -> Mapping[int, list[Held]]:
+    def could_have(self, need: Need) -> Mapping[int, list[CountByGroup]]:
         """Return the hosts that would have room for an instance like *need* if they were empty.
 
         With each host come the numbers of GPUs by group that the instance could get there.
@@ -200,7 +200,7 @@ class Room:
         return self._fitting[key]
 
 
-def _ways(need: Need, host: Host) -> list[Held]:
+def _ways(need: Need, host: Host) -> list[CountByGroup]:
     """Return what an instance like *need* could get of the host's groups if all GPUs were free.
 
     Each entry is a number of GPUs by group; there are at most 64.
@@ -215,7 +215,7 @@ def _ways(need: Need, host: Host) -> list[Held]:
         ]
         for part in need.groups
     ]
-    ways: dict[Held, None] = {}
+    ways: dict[CountByGroup, None] = {}
     for way in itertools.islice(itertools.product(*fitting), _MOST_WAYS):
         if need.isolate and len(set(way)) < len(way):
             continue

@@ -33,7 +33,7 @@ _State = tuple[tuple[int, Spot], ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Place:
+class RoomFor:
     """The goal that ``count`` more instances like ``need`` have room."""
 
     need: Need
@@ -74,7 +74,7 @@ class Empty:
         return len(there) if len(room.movable(self.host)) == len(there) else None
 
 
-Goal = Place | Empty
+Goal = RoomFor | Empty
 
 
 class TooLarge(Exception):
@@ -191,7 +191,7 @@ class _Quick:
         self.room = Room(fleet)
         self._looks = 0
         # The request of the goal, whose room no moved instance should take.
-        self._kept: Need | None = None
+        self._need: Need | None = None
         # How many of the moves have led to a place.
         self.done = 0
 
@@ -204,7 +204,7 @@ class _Quick:
 
     def place(self, need: Need, count: int | None) -> int | None:
         """Make room for *count*, or for the most; return ``None`` if *count* fit, else how many."""
-        self._kept = need
+        self._need = need
         hosts = list(self.room.could_have(need))
         made: frozenset[int] = frozenset()
         while True:
@@ -324,14 +324,14 @@ class _Quick:
 
     def _taken(self, number: int, spot: Spot) -> int:
         """Return for how many of the goal's instances room is lost if *number* moves to *spot*."""
-        if self._kept is None:
+        if self._need is None:
             return 0
-        before = self.room.fitting(self._kept, spot.host)
+        before = self.room.fitting(self._need, spot.host)
         if not before:
             return 0
         start = len(self.room.moves)
         self.room.move(number, spot)
-        after = self.room.fitting(self._kept, spot.host)
+        after = self.room.fitting(self._need, spot.host)
         self.room.undo(start)
         return before - after
 

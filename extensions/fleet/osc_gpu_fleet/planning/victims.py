@@ -23,7 +23,7 @@ MOST_LOOKS = 200_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Choice:
+class VictimChoice:
     """The instances that must leave their hosts, and the room without them.
 
     :param room: how many of the requested instances have room then, by the index of the host
@@ -46,7 +46,7 @@ _Leaving: TypeAlias = tuple[_Price, tuple[int, ...]]
 _NOBODY: _Leaving = ((0, 0, 0), ())
 
 
-def choose(fleet: Fleet, need: Need, count: int, costs: Mapping[str, int]) -> Choice:
+def choose(fleet: Fleet, need: Need, count: int, costs: Mapping[str, int]) -> VictimChoice:
     """Choose the instances that must leave for *count* more like *need* to have room.
 
     If *count* is impossible, room is made for as many as possible. The victims are the fewest; of
@@ -85,7 +85,7 @@ def choose(fleet: Fleet, need: Need, count: int, costs: Mapping[str, int]) -> Ch
     _, chosen, rooms = next(number for number in reversed(best) if number)
     # The victims may make more room than counted.
     proven = search.exhaustive and fleet.is_known
-    return Choice(tuple(fleet.instances[number] for number in chosen), rooms, proven)
+    return VictimChoice(tuple(fleet.instances[number] for number in chosen), rooms, proven)
 
 
 def without(fleet: Fleet, leaving: Collection[Instance]) -> Fleet:
@@ -106,7 +106,7 @@ def without(fleet: Fleet, leaving: Collection[Instance]) -> Fleet:
     return dataclasses.replace(fleet, hosts=tuple(hosts), instances=left)
 
 
-def after(fleet: Fleet, need: Need, choice: Choice) -> Fleet:
+def after(fleet: Fleet, need: Need, choice: VictimChoice) -> Fleet:
     """Return the fleet as it is after the victims have left and instances took their room."""
     fleet = without(fleet, choice.victims)
     hosts = list(fleet.hosts)

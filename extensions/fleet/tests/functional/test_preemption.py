@@ -123,7 +123,7 @@ class WaitingTest(preempting.Preempting):
         self.assertEqual({"host1": 2}, self.allocated(shown))
         spot = self.flavor(gpus="= 1", **preempting.STOPPED)
         refusal = self.assertRaises(
-            exceptions.CommandError, sdk.run, self, move_commands.MakePlace, spot
+            exceptions.CommandError, sdk.run, self, move_commands.MakeRoom, spot
         )
         self.assertIn("there is room for 0 now", str(refusal))  # as the host's are kept
 

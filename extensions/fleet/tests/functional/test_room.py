@@ -31,13 +31,13 @@ class RoomTest(room.RoomTestBase):
 
     def test_moves_that_make_place(self) -> None:
         self.assertEqual(0, self.places())
-        (row,) = self.values(move_commands.MakePlace, "eight")
+        (row,) = self.values(move_commands.MakeRoom, "eight")
         self.assertEqual(("yields", "host1", "host2", "frees 1 of host1"), (row[2], *row[3:6]))
-        self.documented("plan", move_commands.MakePlace, "eight")
+        self.documented("plan", move_commands.MakeRoom, "eight")
         self.documented("drain", move_commands.Drain, "host1")
         self.assertEqual([row], self.values(move_commands.Defragment))
         self.assertEqual([row], self.values(move_commands.Defragment, "--flavor", "eight"))
-        _, printed, _ = sdk.shown(self, move_commands.MakePlace, "eight", "-f", "json")
+        _, printed, _ = sdk.shown(self, move_commands.MakeRoom, "eight", "-f", "json")
         self.assertEqual(["yields"], [each["Name"] for each in json.loads(printed)])
         # Nothing was moved by any of these.
         self.assertGPUs(self.server, [base.FIRST_SOCKET[0]], "host1")
@@ -46,7 +46,7 @@ class RoomTest(room.RoomTestBase):
         self.assertEqual({"host2": 1}, self.allocated(self.server))
         self.assertEqual(1, self.places())
         for command, *arguments, said in (
-            (move_commands.MakePlace, "eight", "eight: room for 1 now; no move is needed.\n"),
+            (move_commands.MakeRoom, "eight", "eight: room for 1 now; no move is needed.\n"),
             (move_commands.Drain, "host1", "host1: no instance has GPUs of it.\n"),
             (move_commands.Defragment, "eight: room for 1 now; no moves make room for more.\n"),
         ):
@@ -60,10 +60,10 @@ class RoomTest(room.RoomTestBase):
 
     def test_what_no_moves_make_room_for(self) -> None:
         nine = self.flavor("nine", gpus="9")
-        self.assertIn("no host has 9 GPUs in service", self.refusal(move_commands.MakePlace, nine))
+        self.assertIn("no host has 9 GPUs in service", self.refusal(move_commands.MakeRoom, nine))
 
     def test_applied(self) -> None:
-        (row,), said = self.apply(move_commands.MakePlace, "eight")
+        (row,), said = self.apply(move_commands.MakeRoom, "eight")
         self.assertEqual(("yields", "host1", "host2"), (row[2], *row[3:5]))
         self.assertIn(
             f"step 1 of 1: yields ({self.server['id']}) from host1 to host2; it is shut down, "
@@ -72,7 +72,7 @@ class RoomTest(room.RoomTestBase):
         )
         self.assertGPUs(self.server, [base.FIRST_SOCKET[0]], "host2")
         self.assertEqual(1, self.places())
-        self.assertEqual([], self.apply(move_commands.MakePlace, "eight")[0])
+        self.assertEqual([], self.apply(move_commands.MakeRoom, "eight")[0])
 
     def listed(self) -> str:
         (found,) = [row[1] for row in self.values(providers.ListHosts) if row[0] == "host1"]
@@ -97,7 +97,7 @@ class RoomTest(room.RoomTestBase):
         # Nor does one of its own come to have GPUs there.
         self._resize_server(plain, one)
         self.assertEqual("host2", self.host_of(plain))
-        self.assertEqual([], self.values(move_commands.MakePlace, one))
+        self.assertEqual([], self.values(move_commands.MakeRoom, one))
 
         self.assertEqual([], self.values(move_commands.Drain, "host1", "--undo"))
         self.assertEqual("up", self.listed())

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 
 from nova_gpu.core import exception
-from nova_gpu.core.flavor.declaration import Word
+from nova_gpu.core.flavor.declaration import ExtraSpec
 
 _ALLOWED = "at most 32 lower-case letters, digits and hyphens: vws"
 _NAME = re.compile("[a-z0-9][a-z0-9-]{0,31}")
@@ -23,7 +23,7 @@ def _parse(key: str, text: str) -> str:
     return text
 
 
-LICENCE = Word(
+LICENCE = ExtraSpec(
     "gpu:licence",
     "Which settings of NVIDIA's licence the guest gets: ``vws`` for the operator's "
     "``<project>.vws.conf`` or ``default.vws.conf`` (``[gpu]vgpu_licences``).",

@@ -26,9 +26,9 @@ from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
 from nova_gpu.virt.inventory import discovery
 from nova_gpu_migrate.cmd import shadow as shadow_command
 from nova_gpu_migrate.core import takeover
-from nova_gpu_migrate.core.holding import Holding, Leaving
+from nova_gpu_migrate.core.holding import StockHolding, StockReturn
 from nova_gpu_migrate.virt import records
-from nova_gpu_migrate.virt.adoption import Step, Takeover
+from nova_gpu_migrate.virt.adoption import Takeover, Write
 from nova_gpu_migrate.virt.shadow import Shadow
 
 _DRIVER = "GPULibvirtDriver"
@@ -100,7 +100,7 @@ def run(command: Any, line: list[str]) -> int:
         return watched(context, lambda: take_over(work, holdings))
 
 
-def chosen(holdings: Iterable[Holding], uuids: Sequence[str]) -> list[Holding]:
+def chosen(holdings: Iterable[StockHolding], uuids: Sequence[str]) -> list[StockHolding]:
     """Return the *holdings* of the instances *uuids*, all without any.
 
     :raises NotReady: if one of *uuids* has no GPU by stock Nova here
@@ -114,7 +114,7 @@ def chosen(holdings: Iterable[Holding], uuids: Sequence[str]) -> list[Holding]:
     return [by_uuid[uuid] for uuid in uuids] if uuids else list(by_uuid.values())
 
 
-def text(holdings: Sequence[Holding]) -> str:
+def text(holdings: Sequence[StockHolding]) -> str:
     """Return what would be done with *holdings*, as text for people."""
     if not holdings:
         return "No instance of this host has a GPU by stock Nova: nothing is to be taken over."
@@ -123,7 +123,7 @@ def text(holdings: Sequence[Holding]) -> str:
     )
 
 
-def lines(item: Holding | Leaving, stays: str, goes: str) -> Iterator[str]:
+def lines(item: StockHolding | StockReturn, stays: str, goes: str) -> Iterator[str]:
     """Yield the lines of one instance's plan: how its flavor changes, or what is in the way.
 
     :param stays: what becomes of an instance with obstacles; *goes*, of one without
@@ -137,7 +137,7 @@ def lines(item: Holding | Leaving, stays: str, goes: str) -> Iterator[str]:
     yield f"{uuid}: {goes}, with {devices}"
     yield f"    flavor of the instance: {', '.join(shadow_command.changes(item))}"
     yield from (f"    {remark}" for remark in item.remarks)
-    if isinstance(item, Holding) and not is_own(CONF.compute_driver):
+    if isinstance(item, StockHolding) and not is_own(CONF.compute_driver):
         yield from (f"    {reason}" for reason in shadow_command.way_back(item))
 
 
@@ -151,7 +151,7 @@ def is_own(compute_driver: str | None) -> bool:
     return (compute_driver or "").rpartition(".")[2] == _DRIVER
 
 
-def check_options(holdings: Iterable[Holding], spec: Sequence[str], roots: Roots) -> None:
+def check_options(holdings: Iterable[StockHolding], spec: Sequence[str], roots: Roots) -> None:
     """Check that nova-compute will give these cards by nova-gpu when it starts.
 
     :param spec: the values of ``[pci]device_spec``
@@ -177,7 +177,7 @@ def check_options(holdings: Iterable[Holding], spec: Sequence[str], roots: Roots
                 )
 
 
-def other_types(report: Shadow, holdings: Iterable[Holding]) -> str | None:
+def other_types(report: Shadow, holdings: Iterable[StockHolding]) -> str | None:
     """Return that new instances of flavors as they are would get vGPUs of other types.
 
     ``resources:VGPU=1`` gives what stock Nova's options name, and any type that nova-gpu offers: up
@@ -290,7 +290,9 @@ def check_unchanged(before: Shadow, now: Shadow) -> None:
         raise NotReady("the host has changed since it was read; run this again")
 
 
-def forget(host: discovery.Discovery, report: Shadow, items: Iterable[Holding | Leaving]) -> None:
+def forget(
+    host: discovery.Discovery, report: Shadow, items: Iterable[StockHolding | StockReturn]
+) -> None:
     """Remove nova-gpu's files of former guests and providers; nova-compute writes them anew.
 
     Proofs of cleaning and records of made vGPUs are not of guests that stock Nova has started
@@ -309,7 +311,7 @@ def forget(host: discovery.Discovery, report: Shadow, items: Iterable[Holding | 
     files.remove(host.providers)
 
 
-def do(step: Step) -> None:
+def do(step: Write) -> None:
     """Do *step*, and print its text.
 
     :raises GPUError: if it is not done
@@ -322,7 +324,7 @@ def do(step: Step) -> None:
     print(step.text, flush=True)
 
 
-def take_over(work: Takeover, holdings: Iterable[Holding]) -> int:
+def take_over(work: Takeover, holdings: Iterable[StockHolding]) -> int:
     """Take over the instances without obstacles one by one; return the exit status."""
     status = 0
     steps = [*work.begun()]

@@ -22,10 +22,10 @@ from nova_gpu_migrate.cmd import adopt
 from nova_gpu_migrate.cmd import shadow as shadow_command
 from nova_gpu_migrate.cmd.adopt import NotReady
 from nova_gpu_migrate.core import leaving
-from nova_gpu_migrate.core.holding import Leaving, Stranger
+from nova_gpu_migrate.core.holding import StockReturn, Stranger
 from nova_gpu_migrate.virt import records
 from nova_gpu_migrate.virt.giving_back import GivingBack
-from nova_gpu_migrate.virt.shadow import Card, Shadow
+from nova_gpu_migrate.virt.shadow import Shadow, ShadowCard
 
 _STOCK = "libvirt.LibvirtDriver"
 _STAYS, _UNREAD = 1, 3
@@ -79,7 +79,7 @@ def run(command: Any, line: list[str]) -> int:
     return status
 
 
-def text(leavings: Sequence[Leaving], consumers: Sequence[str] = ()) -> str:
+def text(leavings: Sequence[StockReturn], consumers: Sequence[str] = ()) -> str:
     """Return what would be done with *leavings*, as text for people.
 
     :param consumers: as those of :class:`nova_gpu_migrate.virt.shadow.Shadow`
@@ -90,7 +90,7 @@ def text(leavings: Sequence[Leaving], consumers: Sequence[str] = ()) -> str:
     return printable.lines("\n".join([*lines, *(str(Stranger(uuid)) for uuid in consumers)]))
 
 
-def _lines(item: Leaving) -> Iterator[str]:
+def _lines(item: StockReturn) -> Iterator[str]:
     yield from adopt.lines(item, *_WORDS)
     for function in item.losses:
         yield (
@@ -99,7 +99,7 @@ def _lines(item: Leaving) -> Iterator[str]:
         )
 
 
-def check(leavings: Iterable[Leaving], spec: Sequence[str], roots: Roots) -> None:
+def check(leavings: Iterable[StockReturn], spec: Sequence[str], roots: Roots) -> None:
     """Check that all instances can be given back, and that stock Nova will have their cards.
 
     :param spec: the values of ``[pci]device_spec``
@@ -137,7 +137,7 @@ def check_consumers(report: Shadow) -> None:
         raise Stranger(uuid)
 
 
-def unfit(cards: Iterable[Card], spec: Sequence[str], roots: Roots) -> Iterator[str]:
+def unfit(cards: Iterable[ShadowCard], spec: Sequence[str], roots: Roots) -> Iterator[str]:
     """Yield sentences about cards that stock Nova would give and nova-gpu withholds."""
     device_spec = DeviceSpec(spec)
     for card in cards:
@@ -167,7 +167,9 @@ def check_strangers(report: Shadow, spec: Sequence[str], roots: Roots) -> None:
                 )
 
 
-def check_clean(cards: Iterable[Card], spec: Sequence[str], host: discovery.Discovery) -> None:
+def check_clean(
+    cards: Iterable[ShadowCard], spec: Sequence[str], host: discovery.Discovery
+) -> None:
     """Check that stock Nova, which cleans none, will give no card as its last guest has left it.
 
     A card that was offered in parts had no guest, and its driver cleans them.
@@ -190,7 +192,7 @@ def check_clean(cards: Iterable[Card], spec: Sequence[str], host: discovery.Disc
             )
 
 
-def give_back(giving_back: GivingBack, leavings: Iterable[Leaving]) -> int:
+def give_back(giving_back: GivingBack, leavings: Iterable[StockReturn]) -> int:
     """Give all instances back; return the exit status."""
     try:
         for step in giving_back.steps(leavings):

@@ -21,9 +21,9 @@ from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host.state import quarantine
 from nova_gpu.virt.inventory.discovery import Discovery
 from nova_gpu.virt.verify import gather
-from nova_gpu_migrate.core.holding import Alias, Holding, Leaving
+from nova_gpu_migrate.core.holding import Alias, StockHolding, StockReturn
 from nova_gpu_migrate.virt import mdev_types, shadow
-from nova_gpu_migrate.virt.shadow import Card, Group, Shadow
+from nova_gpu_migrate.virt.shadow import Shadow, ShadowCard, ShadowGroup
 
 # An operator waits: by default the message bus is tried for ever.
 _DEADLINE_S = 60.0
@@ -188,7 +188,7 @@ def as_plain(report: Shadow) -> dict[str, Any]:
     }
 
 
-def _plain(holding: Holding) -> dict[str, Any]:
+def _plain(holding: StockHolding) -> dict[str, Any]:
     choice = holding.choice
     return {
         "uuid": holding.instance.uuid,
@@ -230,7 +230,7 @@ def text(report: Shadow) -> str:
     return printable.lines("\n".join(part for part in parts if part))
 
 
-def _groups(groups: tuple[Group, ...]) -> str:
+def _groups(groups: tuple[ShadowGroup, ...]) -> str:
     if not groups:
         return "nova-gpu would offer no GPU of this host."
     shown = prettytable.PrettyTable(["Provider", "Class", "Total", "Model", "Cards"], align="l")
@@ -241,7 +241,7 @@ def _groups(groups: tuple[Group, ...]) -> str:
     return f"nova-gpu would offer:\n{shown.get_string()}"
 
 
-def _cards(cards: tuple[Card, ...]) -> str:
+def _cards(cards: tuple[ShadowCard, ...]) -> str:
     lines = []
     for card in cards:
         steps = [step for step in (card.start, card.release, card.cleaning) if step]
@@ -265,7 +265,7 @@ def _in_words(properties: Mapping[str, str]) -> str:
     return ", ".join(f"{name}='{numbers.get(name, properties[name])}'" for name in properties)
 
 
-def _holdings(holdings: tuple[Holding, ...]) -> str:
+def _holdings(holdings: tuple[StockHolding, ...]) -> str:
     if not holdings:
         return "No instance of this host has a GPU by stock Nova."
     titles = ["Instance", "Flavor", "By", "Has", "Flavor for nova-gpu", "Can be taken over"]
@@ -284,19 +284,19 @@ def _holdings(holdings: tuple[Holding, ...]) -> str:
     return "\n".join([shown.get_string(), *_remarks(holdings)])
 
 
-def changes(item: Holding | Leaving) -> list[str]:
+def changes(item: StockHolding | StockReturn) -> list[str]:
     """Return how the instance's flavor changes, one text for each property."""
     properties = [f"{name}='{value}'" for name, value in item.set.items()]
     return [*properties, *(f"without {name}" for name in item.unset)]
 
 
-def way_back(holding: Holding) -> list[str]:
+def way_back(holding: StockHolding) -> list[str]:
     """Return why the options of today would not give the instance back to stock Nova."""
     reason = "nova-gpu leave could not give it back by the present options"
     return [f"{reason}: {obstacle}" for obstacle in holding.back]
 
 
-def _remarks(holdings: tuple[Holding, ...]) -> Iterator[str]:
+def _remarks(holdings: tuple[StockHolding, ...]) -> Iterator[str]:
     for holding in holdings:
         sentences = [str(obstacle) for obstacle in holding.obstacles]
         sentences = sentences or [*holding.remarks, *way_back(holding)]

@@ -19,7 +19,7 @@ from nova_gpu.core.model import PciAddress
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Request:
+class AliasRequest:
     """What an alias has asked Nova for: one of ``specs``, as near as ``numa_policy`` says."""
 
     specs: tuple[Mapping[str, Any], ...]
@@ -38,7 +38,7 @@ class Former:
     flavor: str
     set: Mapping[str, str]
     specs: Mapping[str, str]
-    requests: Mapping[str, Request]
+    requests: Mapping[str, AliasRequest]
     functions: Mapping[PciAddress, str]
 
     def is_before(self, flavor: str, extra_specs: Mapping[str, str]) -> bool:
@@ -86,7 +86,7 @@ def of_metadata(metadata: Mapping[str, str]) -> Former | None:
             dict(values["set"]),
             dict(values["specs"]),
             {
-                alias: Request(tuple(map(dict, specs)), policy)
+                alias: AliasRequest(tuple(map(dict, specs)), policy)
                 for alias, (specs, policy) in values["requests"].items()
             },
             {PciAddress.parse(text): alias for text, alias in values["functions"].items()},

@@ -13,7 +13,7 @@ from nova_gpu.core.availability import Reasons
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu.vgpu import DividedCard, Slot
-from nova_gpu_migrate.core.former import Former, Request
+from nova_gpu_migrate.core.former import AliasRequest, Former
 
 SHELVED = "shelved_offloaded"
 
@@ -46,7 +46,7 @@ class Stranger(NotTakenOver):
         )
 
 
-class Way(enum.StrEnum):
+class StockDelivery(enum.StrEnum):
     """How stock Nova gave an instance its GPUs."""
 
     ALIAS = "alias"
@@ -66,7 +66,7 @@ class Domain:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class MediatedDevice:
+class StockMdev:
     """A mediated device: the function that it was made at, the card of that, its vGPU type."""
 
     parent: PciAddress
@@ -87,7 +87,7 @@ class MdevType:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Provider:
+class StockProvider:
     """Stock Nova's resource provider of a PCI function: of a device, or of a card that it divides.
 
     ``resource_classes`` are those of its inventory, ``traits`` the custom traits that it has.
@@ -118,7 +118,7 @@ class Alias:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Instance:
+class StockInstance:
     """Nova's records of an instance on the host.
 
     ``recorded`` are the PCI functions that its database counts for the instance, each with the
@@ -142,7 +142,7 @@ class Instance:
     slots: frozenset[Slot] = frozenset()
     elsewhere: str | None = None
     moved: frozenset[Device] = frozenset()
-    requests: Mapping[str, Request] = dataclasses.field(default_factory=dict)
+    requests: Mapping[str, AliasRequest] = dataclasses.field(default_factory=dict)
     former: Former | None = None
     stated_policy: str | None = None
     default_policy: str | None = None
@@ -165,9 +165,9 @@ class Hardware:
     gpus: Mapping[PciAddress, GPU]
     reasons: Mapping[PciAddress, Reasons]
     cards_by_function: Mapping[PciAddress, PciAddress]
-    mediated: Mapping[str, MediatedDevice]
+    mediated: Mapping[str, StockMdev]
     parts: Mapping[PciAddress, DividedCard] = dataclasses.field(default_factory=dict)
-    providers: Mapping[PciAddress, Provider] = dataclasses.field(default_factory=dict)
+    providers: Mapping[PciAddress, StockProvider] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ class Obstacle:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Choice:
+class BetterCards:
     """The cards that nova-gpu would have chosen instead of those that the instance has.
 
     ``paths`` are the longest path between two cards of the instance, and of ``cards``, in the words
@@ -194,7 +194,7 @@ class Choice:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Holding:
+class StockHolding:
     """An instance with GPUs of stock Nova, and the flavor that says the same in nova-gpu's words.
 
     ``cards`` are its whole cards, ``slots`` its vGPUs, each with its card. ``functions`` are those
@@ -205,8 +205,8 @@ class Holding:
     different afterwards. ``back`` is what is in the way back by the present options.
     """
 
-    instance: Instance
-    ways: tuple[Way, ...]
+    instance: StockInstance
+    ways: tuple[StockDelivery, ...]
     cards: tuple[PciAddress, ...]
     slots: Mapping[Slot, PciAddress]
     functions: frozenset[PciAddress]
@@ -214,7 +214,7 @@ class Holding:
     set: Mapping[str, str]
     unset: tuple[str, ...]
     obstacles: Sequence[Obstacle]
-    choice: Choice | None = None
+    choice: BetterCards | None = None
     former: Former | None = None
     remarks: tuple[str, ...] = ()
     back: Sequence[Obstacle] = ()
@@ -231,7 +231,7 @@ class Holding:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Leaving:
+class StockReturn:
     """An instance with GPUs of nova-gpu, and how it is given back to stock Nova.
 
     ``functions`` are those of its whole cards and its virtual functions, each with the alias by
@@ -242,14 +242,14 @@ class Leaving:
     was taken over. ``remarks`` are sentences about what is not as it was then.
     """
 
-    instance: Instance
+    instance: StockInstance
     functions: Mapping[PciAddress, str | None]
     mediated: Mapping[Slot, str]
     set: Mapping[str, str]
     unset: tuple[str, ...]
     obstacles: Sequence[Obstacle]
     losses: tuple[PciAddress, ...] = ()
-    requests: Mapping[str, Request] = dataclasses.field(default_factory=dict)
+    requests: Mapping[str, AliasRequest] = dataclasses.field(default_factory=dict)
     remarks: tuple[str, ...] = ()
 
     @property

@@ -14,18 +14,18 @@ from nova_gpu.core.flavor import extra_spec, parsers, request
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.topology import affinity
 from nova_gpu.core.topology.affinity import Policy
-from nova_gpu.core.vgpu.vgpu import Kind, Slot, device_uuid
+from nova_gpu.core.vgpu.vgpu import Slot, VGPUKind, device_uuid
 from nova_gpu_migrate.core import takeover
 from nova_gpu_migrate.core.former import Former
 from nova_gpu_migrate.core.holding import (
     Alias,
     Domain,
     Hardware,
-    Holding,
-    Instance,
-    Leaving,
     MdevType,
     Obstacle,
+    StockHolding,
+    StockInstance,
+    StockReturn,
 )
 
 # Stock Nova's filters have these words too.
@@ -38,14 +38,14 @@ _OF_GROUP = re.compile(
 
 
 def judge(
-    instance: Instance,
+    instance: StockInstance,
     domains: Mapping[str, Domain],
     hardware: Hardware,
     aliases: Collection[Alias],
     types: Collection[MdevType] = (),
     preferred: Collection[str] = (),
     former: Collection[Alias] = (),
-) -> Leaving | None:
+) -> StockReturn | None:
     """Return what the instance has by nova-gpu, and what is in the way of giving it back.
 
     Return ``None`` if it has nothing by nova-gpu, no move that has not ended may bring it something
@@ -117,7 +117,7 @@ def judge(
     if record:
         as_it_was = (*_remarks(record, aliases), *_regrouped(record, mediated))
         remarks = as_it_was if fits else (_unfit(record),)
-    return Leaving(
+    return StockReturn(
         instance,
         functions,
         {slot: name for slot, name in mediated.items() if name},
@@ -131,8 +131,8 @@ def judge(
 
 
 def judge_shelved(
-    instance: Instance, aliases: Collection[Alias], preferred: Collection[str] = ()
-) -> Leaving | None:
+    instance: StockInstance, aliases: Collection[Alias], preferred: Collection[str] = ()
+) -> StockReturn | None:
     """Return how a shelved instance is given back; ``None`` if it asks for no GPUs by nova-gpu.
 
     It gets the words with which it was taken over. Without them, the alias is one that says to
@@ -152,7 +152,7 @@ def judge_shelved(
         removed = tuple(name for name in record.set if name not in record.specs)
         remarks = tuple(_remarks(record, aliases))
         former = record.specs, removed, obstacles, (), record.requests, remarks
-        return Leaving(instance, {}, {}, *former)
+        return StockReturn(instance, {}, {}, *former)
     own = {name: specs[name] for name in specs if name in _OWN and name not in numbers}
     giving = sorted(
         alias.name
@@ -173,11 +173,11 @@ def judge_shelved(
     }
     classes = (names.RESOURCE_CLASS, names.VGPU_RESOURCE_CLASS)
     removed = tuple(name for name in specs if _is_ours(name, classes))
-    return Leaving(instance, {}, {}, properties, removed, tuple(obstacles))
+    return StockReturn(instance, {}, {}, properties, removed, tuple(obstacles))
 
 
 def back(
-    holding: Holding,
+    holding: StockHolding,
     domains: Mapping[str, Domain],
     hardware: Hardware,
     aliases: Collection[Alias],
@@ -261,7 +261,7 @@ def _unfit(record: Former) -> str:
     return f"its former words ({before}) do not fit the devices that it has now"
 
 
-def _others(instance: Instance, hardware: Hardware) -> frozenset[PciAddress]:
+def _others(instance: StockInstance, hardware: Hardware) -> frozenset[PciAddress]:
     """Return the other functions of the instance's cards, such as their audio."""
     cards = hardware.cards_by_function
     own = (function for function, card in cards.items() if card in instance.counted)
@@ -269,7 +269,7 @@ def _others(instance: Instance, hardware: Hardware) -> frozenset[PciAddress]:
 
 
 def _companions(
-    instance: Instance,
+    instance: StockInstance,
     others: Collection[PciAddress],
     domain: Domain,
     aliases: Iterable[Alias],
@@ -291,7 +291,7 @@ def _giving(
     return [name for name in giving if name in preferred] or giving
 
 
-def _kind(slot: Slot, hardware: Hardware) -> Kind | None:
+def _kind(slot: Slot, hardware: Hardware) -> VGPUKind | None:
     """Return the form of the vGPU at *slot*, ``None`` if this host does not have its function."""
     parents = (card.parents.get(slot.parent) for card in hardware.parts.values())
     return next((parent.kind for parent in parents if parent is not None), None)
@@ -322,7 +322,9 @@ def _is_ours(name: str, classes: Collection[str]) -> bool:
     return resource_class in classes or names.is_model_class(resource_class)
 
 
-def _asking(instance: Instance, extra_specs: Mapping[str, str], counts: Mapping[str, int]) -> str:
+def _asking(
+    instance: StockInstance, extra_specs: Mapping[str, str], counts: Mapping[str, int]
+) -> str:
     """Return the flavor's ``pci_passthrough:alias`` with these counts of functions as well.
 
     The flavor may ask for them already, if nova-compute has written it after an earlier run took
@@ -336,14 +338,14 @@ def _asking(instance: Instance, extra_specs: Mapping[str, str], counts: Mapping[
     return ",".join([*others, *(f"{name}:{count + own[name]}" for name, count in counts.items())])
 
 
-def _asks(instance: Instance) -> bool:
+def _asks(instance: StockInstance) -> bool:
     try:
         return bool(request.of(instance.extra_specs).requests)
     except exception.InvalidExtraSpec:
         return True
 
 
-def _runs_without(instance: Instance, domain: Domain, hardware: Hardware) -> bool:
+def _runs_without(instance: StockInstance, domain: Domain, hardware: Hardware) -> bool:
     """Return whether the instance runs without GPUs; one that has stopped may have released its."""
     is_settled = instance.task_state is None and instance.migration is None
     has_any = domain.functions & hardware.cards_by_function.keys() or domain.mediated
@@ -351,10 +353,10 @@ def _runs_without(instance: Instance, domain: Domain, hardware: Hardware) -> boo
 
 
 def _of_devices(
-    instance: Instance,
+    instance: StockInstance,
     functions: Collection[PciAddress],
     mediated: Mapping[Slot, str | None],
-    kinds: Mapping[Slot, Kind | None],
+    kinds: Mapping[Slot, VGPUKind | None],
     domain: Domain,
 ) -> Iterator[Obstacle]:
     resize = "resize it to a flavor without GPUs, or delete it"

@@ -19,15 +19,15 @@ from nova_gpu.core.vgpu.vgpu import FUNCTION_TYPE, Slot, device_uuid
 from nova_gpu_migrate.core.former import Former
 from nova_gpu_migrate.core.holding import (
     Alias,
-    Choice,
+    BetterCards,
     Domain,
     Hardware,
-    Holding,
-    Instance,
-    MediatedDevice,
     Obstacle,
-    Provider,
-    Way,
+    StockDelivery,
+    StockHolding,
+    StockInstance,
+    StockMdev,
+    StockProvider,
 )
 
 # The states of an instance that a restart of nova-compute and its records' change do not touch
@@ -45,7 +45,9 @@ _PATHS = (
 )
 
 
-def judge(instance: Instance, domains: Mapping[str, Domain], hardware: Hardware) -> Holding | None:
+def judge(
+    instance: StockInstance, domains: Mapping[str, Domain], hardware: Hardware
+) -> StockHolding | None:
     """Return what the instance has by stock Nova and what is in the way of taking it over.
 
     Return ``None`` if it has no GPU of this host by stock Nova, and lacks none. A takeover that has
@@ -87,7 +89,7 @@ def judge(instance: Instance, domains: Mapping[str, Domain], hardware: Hardware)
     if not (functions or cards or slots or absence):
         return None
     aliases = {instance.recorded.get(function) for function in functions} - {None}
-    stock = [hardware.providers.get(item.parent, Provider("")) for item in mediated.values()]
+    stock = [hardware.providers.get(item.parent, StockProvider("")) for item in mediated.values()]
     left, removed = _without(instance, aliases, stock if slots else ())
     properties = {**words([hardware.gpus[card].product for card in cards], slots), **left}
     properties |= _policy(instance, aliases, left)
@@ -107,9 +109,13 @@ def judge(instance: Instance, domains: Mapping[str, Domain], hardware: Hardware)
     specs = after(instance.extra_specs, properties, removed)
     if not obstacles:
         obstacles += [*_of_flavor(specs, cards, slots, hardware), *_of_aliases(instance, left)]
-    return Holding(
+    return StockHolding(
         instance,
-        tuple(way for way, has in ((Way.ALIAS, functions), (Way.MEDIATED, mediated)) if has),
+        tuple(
+            way
+            for way, has in ((StockDelivery.ALIAS, functions), (StockDelivery.MEDIATED, mediated))
+            if has
+        ),
         cards,
         dict(sorted(slots.items())),
         frozenset(functions & instance.recorded.keys()),
@@ -126,7 +132,7 @@ def judge(instance: Instance, domains: Mapping[str, Domain], hardware: Hardware)
     )
 
 
-def judge_shelved(instance: Instance, aliases: Collection[Alias]) -> Holding | None:
+def judge_shelved(instance: StockInstance, aliases: Collection[Alias]) -> StockHolding | None:
     """Return how a shelved instance is taken over; ``None`` if it asks by none of *aliases*."""
     counts = alias_counts(instance.extra_specs)
     own = [alias for alias in aliases if alias.name in counts]
@@ -152,9 +158,9 @@ def judge_shelved(instance: Instance, aliases: Collection[Alias]) -> Holding | N
     specs = instance.extra_specs
     before = {name: specs[name] for name in (*properties, *removed) if name in specs}
     requests = {alias: instance.requests[alias] for alias in instance.requests if alias in known}
-    return Holding(
+    return StockHolding(
         instance,
-        (Way.ALIAS,),
+        (StockDelivery.ALIAS,),
         (),
         {},
         frozenset(),
@@ -185,7 +191,7 @@ def after(
 
 
 def _former(
-    instance: Instance,
+    instance: StockInstance,
     functions: Iterable[PciAddress],
     properties: Mapping[str, str],
     removed: Collection[str],
@@ -209,7 +215,7 @@ def _former(
 
 
 def _policy(
-    instance: Instance, aliases: Collection[str | None], left: Mapping[str, str]
+    instance: StockInstance, aliases: Collection[str | None], left: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the property that states the affinity that *aliases* have had for its guest.
 
@@ -221,13 +227,13 @@ def _policy(
     return {affinity.EXTRA_SPEC: min(policies)} if is_free and len(policies) == 1 else {}
 
 
-def _policies(instance: Instance, aliases: Collection[str | None]) -> set[str]:
+def _policies(instance: StockInstance, aliases: Collection[str | None]) -> set[str]:
     requests = (request for alias, request in instance.requests.items() if alias in aliases)
     return {request.numa_policy or Policy.LEGACY for request in requests}
 
 
 def _differences(
-    instance: Instance,
+    instance: StockInstance,
     aliases: Collection[str | None],
     properties: Mapping[str, str],
     removed: Collection[str],
@@ -265,7 +271,7 @@ def _is_virtual(function: PciAddress, hardware: Hardware) -> bool:
 
 
 def _mediated_slots(
-    instance: Instance, domain: Domain, mediated: Mapping[str, MediatedDevice]
+    instance: StockInstance, domain: Domain, mediated: Mapping[str, StockMdev]
 ) -> dict[Slot, PciAddress]:
     """Return the slots of mediated devices by stock Nova, each with its card.
 
@@ -319,7 +325,7 @@ def _stated(model: str | None) -> str | None:
 
 
 def _without(
-    instance: Instance, aliases: Collection[str | None], stock: Collection[Provider]
+    instance: StockInstance, aliases: Collection[str | None], stock: Collection[StockProvider]
 ) -> tuple[dict[str, str], tuple[str, ...]]:
     """Return how the flavor ceases to ask stock Nova: properties to replace, and to remove.
 
@@ -362,7 +368,7 @@ def _of_flavor(
     flavor = request.of(extra_specs)
     gpus = [hardware.gpus[card] for card in cards]
     held = [
-        flavor_mismatch.Held(
+        flavor_mismatch.HeldGPUs(
             1,
             gpu.product.architecture,
             functools.partial(group_traits.of_group, gpu.product, names.QEMU, ()),
@@ -391,7 +397,7 @@ def _of_flavor(
         )
 
 
-def _of_aliases(instance: Instance, left: Mapping[str, str]) -> Iterator[Obstacle]:
+def _of_aliases(instance: StockInstance, left: Mapping[str, str]) -> Iterator[Obstacle]:
     """Yield that aliases of GPUs and of other devices were renamed, which nothing tells apart."""
     aliases = {text.partition(":")[0] for text in left.get(names.PCI_ALIAS, "").split(",")} - {""}
     recorded = {*instance.recorded.values()}
@@ -403,7 +409,7 @@ def _of_aliases(instance: Instance, left: Mapping[str, str]) -> Iterator[Obstacl
         )
 
 
-def of_state(instance: Instance) -> Iterator[Obstacle]:
+def of_state(instance: StockInstance) -> Iterator[Obstacle]:
     """Yield what the instance is doing, or its state, if its records must not change now."""
     if instance.elsewhere is not None and instance.migration is None:
         yield Obstacle(
@@ -420,13 +426,13 @@ def of_state(instance: Instance) -> Iterator[Obstacle]:
         )
 
 
-def of_task(instance: Instance) -> Iterator[Obstacle]:
+def of_task(instance: StockInstance) -> Iterator[Obstacle]:
     """Yield the task that the instance has."""
     if instance.task_state is not None:
         yield Obstacle(f"it has the task {instance.task_state}", _WAIT)
 
 
-def _of_absent_vgpus(instance: Instance, domain: Domain) -> Iterator[Obstacle]:
+def _of_absent_vgpus(instance: StockInstance, domain: Domain) -> Iterator[Obstacle]:
     """Yield that the instance should have vGPUs of stock Nova and has none.
 
     Stock Nova has started such a guest when it has reverted a resize on the same host
@@ -444,7 +450,7 @@ def _of_absent_vgpus(instance: Instance, domain: Domain) -> Iterator[Obstacle]:
 
 
 def _of_records(
-    instance: Instance, domain: Domain, functions: Collection[PciAddress], hardware: Hardware
+    instance: StockInstance, domain: Domain, functions: Collection[PciAddress], hardware: Hardware
 ) -> Iterator[Obstacle]:
     of_gpus = hardware.cards_by_function
     known = {of_gpus[function] for function in functions if function in instance.recorded}
@@ -487,7 +493,7 @@ def _of_records(
 
 
 def _of_counted(
-    instance: Instance,
+    instance: StockInstance,
     missing: Iterable[PciAddress],
     cards: Collection[PciAddress],
     slots: Collection[Slot],
@@ -531,7 +537,7 @@ def _of_cards(
 
 
 def _of_companions(
-    instance: Instance, functions: Collection[PciAddress], hardware: Hardware
+    instance: StockInstance, functions: Collection[PciAddress], hardware: Hardware
 ) -> Iterator[Obstacle]:
     for function in sorted(functions):
         card = hardware.cards_by_function[function]
@@ -606,7 +612,7 @@ def _users(function: PciAddress, domains: Mapping[str, Domain]) -> set[str]:
 
 def _choice(
     cards: Sequence[PciAddress], domains: Mapping[str, Domain], hardware: Hardware
-) -> Choice | None:
+) -> BetterCards | None:
     """Return nova-gpu's choice among these *cards* and the free ones of their product.
 
     Return ``None`` if the cards of that choice are on as many islands of each level.
@@ -626,7 +632,7 @@ def _choice(
     if _islands(best, places) == _islands(cards, places):
         return None
     paths = (_longest([alike[card] for card in chosen]) for chosen in (cards, best))
-    return Choice(best, (next(paths), next(paths)))
+    return BetterCards(best, (next(paths), next(paths)))
 
 
 def _islands(

@@ -39,18 +39,18 @@ from nova_gpu.notifications import EventType
 from nova_gpu.virt.inventory import discovery, pool
 from nova_gpu.virt.usage import stock_records
 from nova_gpu_migrate.core.former import Former
-from nova_gpu_migrate.core.holding import Holding, NotTakenOver, Way
+from nova_gpu_migrate.core.holding import NotTakenOver, StockDelivery, StockHolding
 from nova_gpu_migrate.virt import definitions, providers, records
-from nova_gpu_migrate.virt.shadow import Group, Shadow
+from nova_gpu_migrate.virt.shadow import Shadow, ShadowGroup
 
 # By consumer
-Allocations = dict[str, Any]
+AllocationsByConsumer = dict[str, Any]
 # Another process, such as the scheduler, may write to the providers meanwhile.
 _ATTEMPTS = 3
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Step:
+class Write:
     """One write; *text* says what it does."""
 
     text: str
@@ -87,7 +87,7 @@ class Takeover:
             own.pop(holding.instance.uuid, None)
         self._own = own
 
-    def begun(self) -> Iterator[Iterator[Step]]:
+    def begun(self) -> Iterator[Iterator[Write]]:
         """Yield by instance the steps that take back what a way back, killed, has begun."""
         for uuid, slots in self._own.items():
             undefine = functools.partial(definitions.remove, self._host, uuid, slots)
@@ -95,14 +95,14 @@ class Takeover:
             is_begun = definitions.are_there(self._host, uuid, slots)
             yield restoring(self._context, uuid, self._node.host, undefine, is_begun=is_begun)
 
-    def ended(self) -> Iterator[Step]:
+    def ended(self) -> Iterator[Write]:
         """Yield the step that ends the providers of vGPUs that stock Nova has left.
 
         Without an instance nothing else does. It is the time: Nova's tracker fails on a provider
         that is removed while nova-compute runs.
         """
         if self._mediating:
-            yield Step("remove stock Nova's providers that nothing uses", self.clear)
+            yield Write("remove stock Nova's providers that nothing uses", self.clear)
 
     def _unused(self, tree: provider_tree.ProviderTree) -> Iterator[str]:
         for provider in tree.get_provider_uuids(self._node.uuid):
@@ -120,7 +120,7 @@ class Takeover:
             tree.remove(provider)
         self._client.update_from_provider_tree(self._context, tree)
 
-    def steps(self, holding: Holding) -> Iterator[Step]:
+    def steps(self, holding: StockHolding) -> Iterator[Write]:
         """Yield the steps of one instance's takeover, in their order.
 
         Each raises NotTakenOver, having changed nothing, if the instance has become busy, and
@@ -130,28 +130,30 @@ class Takeover:
         """
         uuid = holding.instance.uuid
         if holding.former not in (None, holding.instance.former):
-            yield Step(f"{uuid}: keep its former words", lambda: self.keep(holding))
+            yield Write(f"{uuid}: keep its former words", lambda: self.keep(holding))
         if holding.instance.is_shelved:
-            yield Step(f"{uuid}: change its request spec", lambda: self.respecify(holding))
-            yield Step(f"{uuid}: change its flavor", lambda: self.record(holding))
+            yield Write(f"{uuid}: change its request spec", lambda: self.respecify(holding))
+            yield Write(f"{uuid}: change its flavor", lambda: self.record(holding))
             return
         gpus = ", ".join(map(str, holding.devices))
-        yield Step(f"{uuid}: count {gpus} for nova-gpu in Placement", lambda: self.count(holding))
-        yield Step(f"{uuid}: change its request spec", lambda: self.respecify(holding))
-        if Way.MEDIATED in holding.ways:
-            yield Step(f"{uuid}: let libvirt define none of {gpus}", lambda: self.undefine(holding))
-        yield Step(f"{uuid}: change its flavor and its records", lambda: self.record(holding))
-        if Way.ALIAS in holding.ways:
-            yield Step(
+        yield Write(f"{uuid}: count {gpus} for nova-gpu in Placement", lambda: self.count(holding))
+        yield Write(f"{uuid}: change its request spec", lambda: self.respecify(holding))
+        if StockDelivery.MEDIATED in holding.ways:
+            yield Write(
+                f"{uuid}: let libvirt define none of {gpus}", lambda: self.undefine(holding)
+            )
+        yield Write(f"{uuid}: change its flavor and its records", lambda: self.record(holding))
+        if StockDelivery.ALIAS in holding.ways:
+            yield Write(
                 f"{uuid}: remove stock Nova's records of {gpus}", lambda: self.forget(holding)
             )
 
-    def keep(self, holding: Holding) -> None:
+    def keep(self, holding: StockHolding) -> None:
         """Keep with the instance what it has by stock Nova, by which a way back restores it."""
         keep(self._settled(holding), holding.former)
         self._settled(holding)
 
-    def count(self, holding: Holding) -> None:
+    def count(self, holding: StockHolding) -> None:
         """Count the instance's GPUs for their group in Placement, no longer for stock Nova."""
         settled(self._context, holding.instance.uuid, self._node.host)
         records.request_spec(self._context, holding.instance.uuid)
@@ -163,13 +165,15 @@ class Takeover:
             lambda tree, allocations: self._recounted(holding, tree, allocations),
         )
 
-    def _read(self, uuid: str, tree: provider_tree.ProviderTree) -> tuple[Allocations, Allocations]:
+    def _read(
+        self, uuid: str, tree: provider_tree.ProviderTree
+    ) -> tuple[AllocationsByConsumer, AllocationsByConsumer]:
         """Return the instance's allocation, and with it what others have of the host's GPUs.
 
         There is a request for each provider of GPUs. Nova's own method has one for each consumer.
         """
         own = {uuid: self._client.get_allocs_for_consumer(self._context, uuid)}
-        every: Allocations = {}
+        every: AllocationsByConsumer = {}
         for provider in tree.get_provider_uuids(self._node.uuid):
             name, node = tree.data(provider).name, self._node.hypervisor_hostname
             if not (providers.function_of(name) or names.parse_provider_name(node, name)):
@@ -180,7 +184,7 @@ class Takeover:
         return own, every | own
 
     def _recounted(
-        self, holding: Holding, tree: provider_tree.ProviderTree, allocations: dict[str, Any]
+        self, holding: StockHolding, tree: provider_tree.ProviderTree, allocations: dict[str, Any]
     ) -> bool:
         """Change *tree* and *allocations* for the instance; return whether something changed."""
         uuid = holding.instance.uuid
@@ -215,10 +219,10 @@ class Takeover:
             tree.update_inventory(provider, tree.data(provider).inventory | counts)
         return bool(before != own)
 
-    def _amounts(self, holding: Holding) -> dict[Group, int]:
+    def _amounts(self, holding: StockHolding) -> dict[ShadowGroup, int]:
         return collections.Counter(self._group_of(holding, dev) for dev in holding.devices)
 
-    def _group_of(self, holding: Holding, dev: Device) -> Group:
+    def _group_of(self, holding: StockHolding, dev: Device) -> ShadowGroup:
         """Return the group of one of the instance's GPUs.
 
         :raises NotTakenOver: if there is none, as of a card whose driver has changed
@@ -230,12 +234,12 @@ class Takeover:
         reason = f"nova-gpu would not offer {dev}"
         raise NotTakenOver(holding.instance.uuid, reason, "see nova-gpu shadow")
 
-    def _provider(self, group: Group, tree: provider_tree.ProviderTree) -> str:
+    def _provider(self, group: ShadowGroup, tree: provider_tree.ProviderTree) -> str:
         if tree.exists(group.provider):
             return str(tree.data(group.provider).uuid)
         return str(tree.new_child(group.provider, self._node.uuid))
 
-    def respecify(self, holding: Holding) -> None:
+    def respecify(self, holding: StockHolding) -> None:
         """Write the flavor and the requests that it will have into the instance's request spec.
 
         This comes before its own records, by which a second run finds it.
@@ -245,12 +249,12 @@ class Takeover:
         requests = other_requests(instance, holding.aliases)
         respecify(self._context, instance.uuid, flavor, requests)
 
-    def undefine(self, holding: Holding) -> None:
+    def undefine(self, holding: StockHolding) -> None:
         """Remove libvirt's definitions of the instance's mediated devices."""
         settled(self._context, holding.instance.uuid, self._node.host)
         definitions.remove(self._host, holding.instance.uuid, holding.slots.keys())
 
-    def record(self, holding: Holding) -> None:
+    def record(self, holding: StockHolding) -> None:
         """Write the instance's GPUs, its flavor and its requests, in one write of the database."""
         instance = self._settled(holding)
         tree = tree_of(self._context, self._client, self._node)
@@ -266,11 +270,11 @@ class Takeover:
         news = [dev for dev in holding.devices if dev not in former]
         notify(EventType.CLAIM, instance, news, self._products)
 
-    def _settled(self, holding: Holding) -> objects.Instance:
+    def _settled(self, holding: StockHolding) -> objects.Instance:
         host = None if holding.instance.is_shelved else self._node.host
         return settled(self._context, holding.instance.uuid, host)
 
-    def forget(self, holding: Holding) -> None:
+    def forget(self, holding: StockHolding) -> None:
         """Remove Nova's rows of the instance's PCI functions, as its own tracker does."""
         own = set(map(str, holding.functions))
         stock_records.remove(
@@ -282,8 +286,10 @@ def recount(
     context: nova_context.RequestContext,
     client: Any,
     node: objects.ComputeNode,
-    read: Callable[[provider_tree.ProviderTree], tuple[Allocations, Allocations]],
-    change: Callable[[provider_tree.ProviderTree, Allocations], bool],
+    read: Callable[
+        [provider_tree.ProviderTree], tuple[AllocationsByConsumer, AllocationsByConsumer]
+    ],
+    change: Callable[[provider_tree.ProviderTree, AllocationsByConsumer], bool],
 ) -> None:
     """Change the node's providers and allocations from them in one request to Placement.
 
@@ -430,7 +436,7 @@ def restoring(
     define: Callable[[], None],
     *,
     is_begun: bool = False,
-) -> Iterator[Step]:
+) -> Iterator[Write]:
     """Yield the step that takes back what the command the other way has begun for an instance.
 
     That command changes the request spec before all else of an instance that would be missed, and
@@ -457,7 +463,7 @@ def restoring(
         define()
         respecify(context, uuid, instance.flavor, requests_of(instance))
 
-    yield Step(f"{uuid}: take back what was begun the other way", restore)
+    yield Write(f"{uuid}: take back what was begun the other way", restore)
 
 
 def renamed(

@@ -22,7 +22,7 @@ from nova_gpu.host.vgpu import sriov
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
 from nova_gpu.virt.usage import stock_records
 from nova_gpu_migrate.core import takeover
-from nova_gpu_migrate.core.holding import Alias, Provider
+from nova_gpu_migrate.core.holding import Alias, StockProvider
 
 _PHYSICAL, _VIRTUAL = str(fields.PciDeviceType.SRIOV_PF), str(fields.PciDeviceType.SRIOV_VF)
 # What of an alias says nothing of a device, and what Placement compares instead of Nova's pools
@@ -84,7 +84,7 @@ def read(
     companions: Collection[PciAddress],
     roots: Roots,
     device_spec: DeviceSpec,
-    providers: Mapping[PciAddress, Provider] = MappingProxyType({}),
+    providers: Mapping[PciAddress, StockProvider] = MappingProxyType({}),
 ) -> Functions:
     """Read what aliases are compared with.
 

@@ -42,10 +42,10 @@ from nova_gpu.notifications import EventType
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
 from nova_gpu.virt.usage import stock_records
 from nova_gpu_migrate.core import takeover
-from nova_gpu_migrate.core.former import Request
-from nova_gpu_migrate.core.holding import Leaving, NotTakenOver, Stranger, Way
+from nova_gpu_migrate.core.former import AliasRequest
+from nova_gpu_migrate.core.holding import NotTakenOver, StockDelivery, StockReturn, Stranger
 from nova_gpu_migrate.virt import adoption, aliases, definitions, providers, records
-from nova_gpu_migrate.virt.adoption import Allocations, Step
+from nova_gpu_migrate.virt.adoption import AllocationsByConsumer, Write
 from nova_gpu_migrate.virt.shadow import Shadow
 
 
@@ -75,7 +75,7 @@ class GivingBack:
         self._roots = roots
         self._products = adoption.products_of(report)
 
-    def steps(self, leavings: Iterable[Leaving]) -> Iterator[Step]:
+    def steps(self, leavings: Iterable[StockReturn]) -> Iterator[Write]:
         """Yield all steps in their order; each raises what those of a takeover raise.
 
         :param leavings: all instances with GPUs of nova-gpu on the host, without obstacles
@@ -84,38 +84,38 @@ class GivingBack:
         leaving_too = {leaving.instance.uuid for leaving in everybody}
         for holding in self._holdings:
             if (own := holding.instance.uuid) not in leaving_too:
-                slots = holding.slots if holding.ways == (Way.MEDIATED,) else ()
+                slots = holding.slots if holding.ways == (StockDelivery.MEDIATED,) else ()
                 define = functools.partial(definitions.add, self._host, own, slots)
                 yield from adoption.restoring(self._context, own, self._node.host, define)
                 if holding.instance.former:
-                    yield Step(
+                    yield Write(
                         f"{own}: forget what was kept of it", functools.partial(self.forget, own)
                     )
         for leaving in everybody:
             yield from self._first(leaving)
         for leaving in everybody:
             yield from self._then(leaving)
-        yield Step("withhold the cards of virtual functions, and those of cards", self.withhold)
-        yield Step("count no card for nova-gpu in Placement", self.uncount)
+        yield Write("withhold the cards of virtual functions, and those of cards", self.withhold)
+        yield Write("count no card for nova-gpu in Placement", self.uncount)
 
-    def _first(self, leaving: Leaving) -> Iterator[Step]:
+    def _first(self, leaving: StockReturn) -> Iterator[Write]:
         own = leaving.instance.uuid
         if leaving.functions:
-            yield Step(f"{own}: add stock Nova's records", lambda: self.remember(leaving))
+            yield Write(f"{own}: add stock Nova's records", lambda: self.remember(leaving))
 
-    def _then(self, leaving: Leaving) -> Iterator[Step]:
+    def _then(self, leaving: StockReturn) -> Iterator[Write]:
         own = leaving.instance.uuid
         if leaving.instance.is_shelved:
-            yield Step(f"{own}: change its request spec and its flavor", lambda: self.ask(leaving))
+            yield Write(f"{own}: change its request spec and its flavor", lambda: self.ask(leaving))
             return
-        yield Step(f"{own}: change its request spec", lambda: self.respecify(leaving))
+        yield Write(f"{own}: change its request spec", lambda: self.respecify(leaving))
         if leaving.mediated:
-            yield Step(
+            yield Write(
                 f"{own}: let libvirt define its mediated devices", lambda: self.define(leaving)
             )
-        yield Step(f"{own}: change its flavor and its records", lambda: self.record(leaving))
+        yield Write(f"{own}: change its flavor and its records", lambda: self.record(leaving))
 
-    def ask(self, leaving: Leaving) -> None:
+    def ask(self, leaving: StockReturn) -> None:
         """Let a shelved instance ask by its aliases, which takes no device."""
         instance = adoption.settled(self._context, leaving.instance.uuid, None)
         flavor = adoption.renamed(instance.flavor, leaving.set, leaving.unset)
@@ -127,7 +127,7 @@ class GivingBack:
         adoption.write(self._context, instance, flavor, requests, ())
         adoption.keep(instance, None)
 
-    def remember(self, leaving: Leaving) -> None:
+    def remember(self, leaving: StockReturn) -> None:
         """Add Nova's row of each card and function, as allocated to the instance.
 
         :raises NotTakenOver: if Nova counts one for another instance
@@ -202,12 +202,12 @@ class GivingBack:
             spec.enhanced_pci_device_with_spec_tags(facts)
         return facts
 
-    def define(self, leaving: Leaving) -> None:
+    def define(self, leaving: StockReturn) -> None:
         """Let libvirt define the instance's mediated devices, as those of stock Nova."""
         adoption.settled(self._context, leaving.instance.uuid, self._node.host)
         definitions.add(self._host, leaving.instance.uuid, leaving.mediated)
 
-    def respecify(self, leaving: Leaving) -> None:
+    def respecify(self, leaving: StockReturn) -> None:
         """Write the flavor and the requests that it will have into the instance's request spec.
 
         This comes before its own records, by which a second run finds it.
@@ -217,7 +217,7 @@ class GivingBack:
         requests = _by_alias(instance, leaving)
         adoption.respecify(self._context, instance.uuid, flavor, requests)
 
-    def record(self, leaving: Leaving) -> None:
+    def record(self, leaving: StockReturn) -> None:
         """Write the instance's flavor, its requests, and that it has no card by nova-gpu."""
         instance = adoption.settled(self._context, leaving.instance.uuid, self._node.host)
         own = set(map(str, (*leaving.instance.counted, *leaving.instance.slots)))
@@ -237,7 +237,9 @@ class GivingBack:
     def uncount(self) -> None:
         """Remove nova-gpu's groups from Placement; count mediated devices for stock Nova."""
 
-        def read(_: provider_tree.ProviderTree) -> tuple[Allocations, Allocations]:
+        def read(
+            _: provider_tree.ProviderTree,
+        ) -> tuple[AllocationsByConsumer, AllocationsByConsumer]:
             node = self._node.hypervisor_hostname
             every = self._client.get_allocations_for_provider_tree(self._context, node)
             return every, every
@@ -293,7 +295,7 @@ def _request_id(instance_uuid: str, alias: str | None) -> str:
 
 
 def _requests(
-    instance: objects.Instance, counts: Mapping[str, int], former: Mapping[str, Request]
+    instance: objects.Instance, counts: Mapping[str, int], former: Mapping[str, AliasRequest]
 ) -> list[Any]:
     """Return requests of so many functions by each alias.
 
@@ -320,7 +322,7 @@ def _requests(
     return requests
 
 
-def _by_alias(instance: objects.Instance, leaving: Leaving) -> Any:
+def _by_alias(instance: objects.Instance, leaving: StockReturn) -> Any:
     """Return a copy of the instance's requests; stock Nova gives by aliases what nova-gpu gave."""
     added = _requests(instance, leaving.counts, leaving.requests)
     own = {request.request_id for request in added}

@@ -9,7 +9,7 @@ from typing import Any
 from nova_gpu.core import names
 from nova_gpu.core.model import PciAddress
 from nova_gpu.virt.inventory import placement_client
-from nova_gpu_migrate.core.holding import Provider
+from nova_gpu_migrate.core.holding import StockProvider
 from nova_gpu_migrate.virt import definitions
 
 # host1_0000:3B:00.0, and host1_pci_0000_3b_00_0 of mediated devices: Nova's
@@ -30,7 +30,7 @@ def name_of(nodename: str, parent: PciAddress) -> str:
     return f"{nodename}_{definitions.node_device(parent)}"
 
 
-def read(client: Any, name: str, uuid: str) -> Provider:
+def read(client: Any, name: str, uuid: str) -> StockProvider:
     """Return the provider with its resource classes and traits.
 
     One that a takeover was about to remove has no inventory any more; it had Nova's own class.
@@ -41,4 +41,4 @@ def read(client: Any, name: str, uuid: str) -> Provider:
     inventories = placement_client.get(client, f"{url}/inventories")["inventories"]
     traits = placement_client.get(client, f"{url}/traits")["traits"]
     classes = frozenset(inventories or [names.VGPU_RESOURCE_CLASS])
-    return Provider(name, classes, frozenset(traits))
+    return StockProvider(name, classes, frozenset(traits))

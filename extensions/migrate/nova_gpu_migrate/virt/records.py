@@ -19,15 +19,15 @@ from nova_gpu.core.model import PciAddress
 from nova_gpu.core.topology import affinity
 from nova_gpu.virt.usage import stock_records
 from nova_gpu_migrate.core import former
-from nova_gpu_migrate.core.former import Request
-from nova_gpu_migrate.core.holding import SHELVED, Instance, NotTakenOver, Obstacle
+from nova_gpu_migrate.core.former import AliasRequest
+from nova_gpu_migrate.core.holding import SHELVED, NotTakenOver, Obstacle, StockInstance
 
 # What is read of an instance, and what a takeover changes
 ATTRIBUTES = ["flavor", "pci_requests", "resources", "system_metadata"]
 _READ = [*ATTRIBUTES, "migration_context"]
 
 
-def read(context: nova_context.RequestContext, host: str, nodename: str) -> list[Instance]:
+def read(context: nova_context.RequestContext, host: str, nodename: str) -> list[StockInstance]:
     """Return the instances of the compute node, and others that have to do with it.
 
     These are on another host, and move from or to this one, or Nova's database still counts PCI
@@ -60,17 +60,17 @@ def read(context: nova_context.RequestContext, host: str, nodename: str) -> list
     ]
 
 
-def shelved(context: nova_context.RequestContext) -> list[Instance]:
+def shelved(context: nova_context.RequestContext) -> list[StockInstance]:
     """Return the instances of the cell that no host has, since they are shelved."""
     filters = {"vm_state": SHELVED, "deleted": False}
     own = objects.InstanceList.get_by_filters(context, filters, expected_attrs=ATTRIBUTES)
     return list(map(_instance, own))
 
 
-def _instance(instance: objects.Instance) -> Instance:
+def _instance(instance: objects.Instance) -> StockInstance:
     """Return what an instance has whether it is on a host or not."""
     stated, default = _policies(instance)
-    return Instance(
+    return StockInstance(
         instance.uuid,
         instance.flavor.name,
         dict(instance.flavor.extra_specs),
@@ -103,10 +103,10 @@ def _requests(instance: objects.Instance) -> Sequence[objects.InstancePCIRequest
     return instance.pci_requests.requests if instance.pci_requests else ()
 
 
-def _by_alias(instance: objects.Instance) -> dict[str, Request]:
+def _by_alias(instance: objects.Instance) -> dict[str, AliasRequest]:
     """Return what the instance has asked Nova for by each alias, without Nova's own notes."""
     return {
-        request.alias_name: Request(
+        request.alias_name: AliasRequest(
             tuple(
                 {key: value for key, value in spec.items() if key not in stock_records.NOTES}
                 for spec in request.spec

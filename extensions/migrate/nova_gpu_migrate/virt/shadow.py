@@ -27,27 +27,27 @@ from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
 from nova_gpu.virt.inventory import card_groups, discovery
 from nova_gpu.virt.usage import domains
 from nova_gpu.virt.verify import gather
-from nova_gpu.virt.verify.gather import Cards
+from nova_gpu.virt.verify.gather import HostCards
 from nova_gpu_migrate.core import leaving, takeover
 from nova_gpu_migrate.core.former import Former
 from nova_gpu_migrate.core.holding import (
     Alias,
     Domain,
     Hardware,
-    Holding,
-    Leaving,
     MdevType,
-    MediatedDevice,
     Obstacle,
-    Provider,
+    StockHolding,
+    StockMdev,
+    StockProvider,
+    StockReturn,
 )
 from nova_gpu_migrate.virt import aliases, providers, records
 
-_Item = TypeVar("_Item", Holding, Leaving)
+_Item = TypeVar("_Item", StockHolding, StockReturn)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Group:
+class ShadowGroup:
     """A group that nova-gpu would offer: one resource provider.
 
     ``total`` is the number of its cards, or how many vGPUs of the type its empty cards carry.
@@ -62,7 +62,7 @@ class Group:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Card:
+class ShadowCard:
     """What nova-gpu would do with a card; ``reason`` is why it would not offer it.
 
     ``holders`` are the uuids of the domains that have it or a part of it, ``providers`` the names
@@ -94,11 +94,11 @@ class Shadow:
     """
 
     node: str | None
-    groups: tuple[Group, ...]
-    cards: tuple[Card, ...]
+    groups: tuple[ShadowGroup, ...]
+    cards: tuple[ShadowCard, ...]
     aliases: tuple[Alias, ...]
-    holdings: tuple[Holding, ...]
-    leavings: tuple[Leaving, ...]
+    holdings: tuple[StockHolding, ...]
+    leavings: tuple[StockReturn, ...]
     strangers: Mapping[str, tuple[PciAddress, ...]]
     unread: tuple[str, ...]
     mediating: frozenset[PciAddress] = frozenset()
@@ -140,8 +140,8 @@ def look(
     if hardware is not None:
         functions = ask("sysfs", _functions, hardware, device_spec, host.roots, stock)
     known_aliases = functions.given_by(aliases.configured(CONF.pci.alias)) if functions else []
-    holdings: list[Holding] = []
-    leavings: list[Leaving] = []
+    holdings: list[StockHolding] = []
+    leavings: list[StockReturn] = []
     users: Mapping[PciAddress, tuple[str, ...]] = {}
     strangers: Mapping[str, tuple[PciAddress, ...]] = {}
     if named is not None and hardware is not None:
@@ -224,7 +224,7 @@ def _functions(
     hardware: Hardware,
     device_spec: Sequence[str],
     roots: Roots,
-    stock: Mapping[PciAddress, Provider] | None,
+    stock: Mapping[PciAddress, StockProvider] | None,
 ) -> aliases.Functions:
     whole = [gpu for gpu in hardware.gpus.values() if gpu.address not in hardware.parts]
     spec = DeviceSpec(device_spec)
@@ -244,14 +244,14 @@ def _domains(sources: gather.Sources) -> dict[str, Domain]:
     return {uuid: Domain(*devices) for uuid, devices in domains.hostdevs(sources.libvirt).items()}
 
 
-def _hardware(host: discovery.Discovery, cards: Cards) -> Hardware:
+def _hardware(host: discovery.Discovery, cards: HostCards) -> Hardware:
     gpus = {**cards.whole, **{gpu.address: gpu for gpu in cards.shared}}
     functions = {function: gpu.address for gpu in gpus.values() for function in gpu.functions}
     for address in gpus:
         virtual = sriov.virtual_functions(sysfs.device(address, host.roots))
         functions |= dict.fromkeys(virtual.values(), address)
     mediated = {
-        uuid: MediatedDevice(item.parent, card, item.type_id)
+        uuid: StockMdev(item.parent, card, item.type_id)
         for uuid, item in mdev.devices(host.roots).items()
         if item.parent is not None
         and (card := functions.get(item.parent) or device.card_of(item.parent, gpus)) is not None
@@ -273,7 +273,7 @@ def _users(named: Mapping[str, Domain], hardware: Hardware) -> dict[PciAddress, 
 
 def _providers(
     client: Any, context: nova_context.RequestContext, nodename: str, hardware: Hardware
-) -> dict[PciAddress, Provider]:
+) -> dict[PciAddress, StockProvider]:
     """Return stock Nova's resource providers of the host's cards, by function."""
     root = client.get_provider_by_name(context, nodename)["uuid"]
     providers_by_function = {}
@@ -303,7 +303,7 @@ def _consumers(client: Any, context: nova_context.RequestContext, nodename: str)
 
 
 def _names_by_card(
-    stock: Mapping[PciAddress, Provider], hardware: Hardware | None
+    stock: Mapping[PciAddress, StockProvider], hardware: Hardware | None
 ) -> dict[PciAddress, tuple[str, ...]]:
     """Return the names of stock Nova's resource providers for each card."""
     names_by_card: dict[PciAddress, tuple[str, ...]] = {}
@@ -313,7 +313,9 @@ def _names_by_card(
     return names_by_card
 
 
-def _groups(nodename: str | None, host: discovery.Discovery, cards: Cards) -> Iterator[Group]:
+def _groups(
+    nodename: str | None, host: discovery.Discovery, cards: HostCards
+) -> Iterator[ShadowGroup]:
     """Yield the groups of whole cards, and then those of vGPUs.
 
     The name of the compute node is the beginning of a provider's name.
@@ -323,12 +325,14 @@ def _groups(nodename: str | None, host: discovery.Discovery, cards: Cards) -> It
     for key, group in groups.items():
         provider = names.provider_name(node, key)
         of_key = device.resource_class_of(key)
-        yield Group(provider, of_key, group.product, len(group.gpus), tuple(sorted(group.gpus)))
+        yield ShadowGroup(
+            provider, of_key, group.product, len(group.gpus), tuple(sorted(group.gpus))
+        )
     shared = {gpu.address: SharedCard(gpu, cards.parts[gpu.address]) for gpu in cards.shared}
     for key, parts in vgpu_group.groups(shared).items():
         type_id = parts.facts.id
         total = sum(vgpu_capacity.carried(card.card, type_id) or 0 for card in parts.cards.values())
-        yield Group(
+        yield ShadowGroup(
             names.provider_name(node, key),
             device.resource_class_of(key),
             parts.product,
@@ -340,11 +344,11 @@ def _groups(nodename: str | None, host: discovery.Discovery, cards: Cards) -> It
 
 def _cards(
     host: discovery.Discovery,
-    cards: Cards,
+    cards: HostCards,
     users: Mapping[PciAddress, tuple[str, ...]],
     provider_names: Mapping[PciAddress, tuple[str, ...]],
     functions: frozenset[PciAddress],
-) -> Iterator[Card]:
+) -> Iterator[ShadowCard]:
     """Yield the host's cards, whole ones first.
 
     :param functions: those that domains have
@@ -354,9 +358,9 @@ def _cards(
         start, release, cleaning = _steps(host, gpu)
         named = functions.intersection(gpu.functions)
         reason = availability.text(cards.unavailable.get(address, ()))
-        yield Card(gpu, reason, *known, start, release, cleaning, named)
+        yield ShadowCard(gpu, reason, *known, start, release, cleaning, named)
     for gpu in cards.shared:
-        yield Card(gpu, None, users.get(gpu.address, ()), provider_names.get(gpu.address, ()))
+        yield ShadowCard(gpu, None, users.get(gpu.address, ()), provider_names.get(gpu.address, ()))
 
 
 def _steps(host: discovery.Discovery, gpu: GPU) -> Iterable[str]:

@@ -24,7 +24,7 @@ from nova_gpu.virt.inventory import discovery
 from nova_gpu.virt.verify import gather
 from nova_gpu_migrate.cmd import adopt, leave
 from nova_gpu_migrate.cmd import shadow as command
-from nova_gpu_migrate.core.holding import Holding, Leaving
+from nova_gpu_migrate.core.holding import StockHolding, StockReturn
 from nova_gpu_migrate.virt import adoption, giving_back, providers, shadow
 from tests.fixtures import hosts, mediated
 from tests.functional import NOVA, aliases, divided, profiled
@@ -122,7 +122,7 @@ class StockTestBase(aliases.AliasesTestBase):
         self.forget(host, leavings)
         return status
 
-    def forget(self, host: str, items: Iterable[Holding | Leaving]) -> None:
+    def forget(self, host: str, items: Iterable[StockHolding | StockReturn]) -> None:
         with self.reading(host) as sources:
             adopt.forget(sources.host, command.look(sources), items)
 

@@ -7,7 +7,7 @@ from unittest import mock
 
 from nova import objects
 
-from nova_gpu_migrate.core.holding import Way
+from nova_gpu_migrate.core.holding import StockDelivery
 from tests.functional import stock
 
 
@@ -33,7 +33,7 @@ class ShadowTest(stock.StockTestBase):
         server = self.boot_by_alias()
         (holding,) = self.look().holdings
         self.assertEqual(server["id"], holding.instance.uuid)
-        self.assertEqual((Way.ALIAS,), holding.ways)
+        self.assertEqual((StockDelivery.ALIAS,), holding.ways)
         self.assertEqual(self.has(server), list(map(str, holding.devices)))
         self.assertEqual(("pci_passthrough:alias",), holding.unset)
         self.assertEqual((), tuple(holding.obstacles))

@@ -26,7 +26,7 @@ from nova_gpu.host.pci import sysfs
 from nova_gpu.host.vgpu import mdev
 from nova_gpu_migrate.cmd import adopt, leave
 from nova_gpu_migrate.core import leaving, takeover
-from nova_gpu_migrate.core.holding import Holding, Instance, Leaving, Obstacle
+from nova_gpu_migrate.core.holding import Obstacle, StockHolding, StockInstance, StockReturn
 from nova_gpu_migrate.virt import records
 from nova_gpu_migrate.virt.shadow import Shadow
 from tests.cloud import databases
@@ -238,11 +238,11 @@ class Walking(live.Moving, stock.StockTestBase):
 
     # The commands, of which it does what they do between their questions
 
-    def shelved(self, host: str) -> list[Instance]:
+    def shelved(self, host: str) -> list[StockInstance]:
         """Return the shelved instances of the host's cell."""
         return records.shelved(self.context)
 
-    def plan(self, host: str, *, is_last: bool) -> tuple[Shadow, list[Holding]]:
+    def plan(self, host: str, *, is_last: bool) -> tuple[Shadow, list[StockHolding]]:
         """Return what adopt finds and would do; what it says is noted, and the same each time."""
         report = self.look(host)
         self.assertEqual((), report.unread)
@@ -310,13 +310,13 @@ class Walking(live.Moving, stock.StockTestBase):
                 self.assertEqual(had[uuid], domain.XMLDesc(0))
         return True
 
-    def _adopt(self, host: str, holdings: Sequence[Holding], over: Any = bool) -> int:
+    def _adopt(self, host: str, holdings: Sequence[StockHolding], over: Any = bool) -> int:
         self.forget(host, holdings)
         work = self.takeover(host)
         over(work._client)
         return adopt.take_over(work, holdings)
 
-    def choose_types(self, report: Shadow, holdings: Sequence[Holding]) -> None:
+    def choose_types(self, report: Shadow, holdings: Sequence[StockHolding]) -> None:
         """Do what adopt asks for before it takes over vGPUs."""
 
     def tidy(self, host: str) -> None:
@@ -365,7 +365,7 @@ class Walking(live.Moving, stock.StockTestBase):
         self.restart_host(host)
         self.period(host)
 
-    def _leave(self, host: str, items: Sequence[Leaving], over: Any = bool) -> int:
+    def _leave(self, host: str, items: Sequence[StockReturn], over: Any = bool) -> int:
         work = self.giving_back(host)
         over(work._client)
         status = leave.give_back(work, items)
@@ -669,7 +669,7 @@ class MediatedTest(Walking, stock.StockMediatedTestBase):
         self._is_chosen = self.chance.random() < 0.5
         self.note(f"types {self._types}, {'' if self._is_chosen else 'not '}chosen")
 
-    def choose_types(self, report: Shadow, holdings: Sequence[Holding]) -> None:
+    def choose_types(self, report: Shadow, holdings: Sequence[StockHolding]) -> None:
         if reason := adopt.other_types(report, holdings):
             self.note(reason)
             self._is_chosen = True

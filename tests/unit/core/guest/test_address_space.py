@@ -7,14 +7,14 @@ from __future__ import annotations
 import dataclasses
 import unittest
 
-from nova_gpu.core.guest.address_space import GIB, NOTHING, Guest, Room, Setting
+from nova_gpu.core.guest.address_space import GIB, NOTHING, Bits, Guest, Setting
 
 MIB = 1 << 20
 SMALL = (256 * MIB, 32 * MIB)
 H100_NVL = (128 * GIB, 32 * MIB, 16 * MIB)
 RTX_4090 = (32 * GIB, 32 * MIB)
-INTEL, AMD = Room(40, 46), Room(40, 48, amd=True)
-DESKTOP = Room(39, 39)
+INTEL, AMD = Bits(40, 46), Bits(40, 48, amd=True)
+DESKTOP = Bits(39, 39)
 
 
 def bios(gib: int) -> Guest:
@@ -51,22 +51,22 @@ class FourLargeCardsTest(unittest.TestCase):
         """One fewer than those guests saw: the last one's window ended behind the last address."""
         for gib, count in ((256, 3), (512, 2), (768, 1)):
             guest = Guest(gib * GIB, uefi=False, ports=0)
-            self.assertEqual(count - 1, Room().most_cards(H100_NVL, guest, 4))
+            self.assertEqual(count - 1, Bits().most_cards(H100_NVL, guest, 4))
 
 
 class SettingTest(unittest.TestCase):
     def test_small_cards_leave_the_domain_as_it_is(self) -> None:
-        for room in (INTEL, AMD, DESKTOP, Room()):
+        for room in (INTEL, AMD, DESKTOP, Bits()):
             for guest in (bios(2), bios(64), uefi(2), uefi(64)):
                 self.assertEqual(NOTHING, room.setting([SMALL] * 8, guest))
 
     def test_firmware_that_does_not_believe_forty_bits(self) -> None:
         """A BAR of 64 GiB had no place in OVMF's 32 GiB on an Intel processor; AMD's had 128."""
         large = (64 * GIB,)
-        self.assertIsNone(Room().setting([large], uefi(1)))
+        self.assertIsNone(Bits().setting([large], uefi(1)))
         setting = Setting(41, 124 * GIB, gib_pages=True)
         self.assertEqual(setting, INTEL.setting([large], uefi(1)))
-        self.assertIsNotNone(Room(amd=True).setting([large], uefi(1)))
+        self.assertIsNotNone(Bits(amd=True).setting([large], uefi(1)))
 
     def test_no_pages_of_a_gib(self) -> None:
         """OVMF 2022.11 and 2025.02 found a place for a BAR of 256 GiB in 42 bits, and none where
@@ -88,12 +88,12 @@ class SettingTest(unittest.TestCase):
         self.assertEqual(0, DESKTOP.most_cards((256 * GIB, MIB), uefi(32), 4))
 
     def test_memory_leaves_no_room(self) -> None:
-        self.assertIsNone(Room().setting([H100_NVL], bios(1000)))
-        self.assertIsNone(Room(41, 41).setting([H100_NVL], uefi(1800)))
+        self.assertIsNone(Bits().setting([H100_NVL], bios(1000)))
+        self.assertIsNone(Bits(41, 41).setting([H100_NVL], uefi(1800)))
 
     def test_the_operators_figure(self) -> None:
-        self.assertEqual(NOTHING, Room(given_gib=256).setting([H100_NVL], bios(4)))
-        self.assertIsNone(Room(40, 46, given_gib=255).setting([H100_NVL], bios(4)))
+        self.assertEqual(NOTHING, Bits(given_gib=256).setting([H100_NVL], bios(4)))
+        self.assertIsNone(Bits(40, 46, given_gib=255).setting([H100_NVL], bios(4)))
         self.assertEqual(NOTHING, INTEL.setting([], bios(4)), "without cards")
 
 

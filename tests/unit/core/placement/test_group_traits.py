@@ -10,7 +10,7 @@ from nova_gpu.core.model import Product
 from nova_gpu.core.placement import group_traits, inventory
 from nova_gpu.core.topology.topology import Islands
 from nova_gpu.core.vgpu.vgpu import VGPUType
-from nova_gpu.core.vgpu.vgpu_capacity import Room
+from nova_gpu.core.vgpu.vgpu_capacity import CardCapacity
 
 STANDARD = frozenset(os_traits.get_traits())
 FERMI = Product("10de", "1091", "Tesla M2090", "fermi", 6144, (2, 0))
@@ -100,11 +100,11 @@ class InventoryTest(unittest.TestCase):
 class VGPUInventoryTest(unittest.TestCase):
     def test_what_is_left_is_what_can_be_had(self) -> None:
         # A card that is part full, one that another type has, one that is empty
-        rooms = [Room(4, 1, 3), Room(4, 0, 0), Room(4, 0, 4)]
+        rooms = [CardCapacity(4, 1, 3), CardCapacity(4, 0, 0), CardCapacity(4, 0, 4)]
         found = inventory.inventory_of(rooms)[names.VGPU_RESOURCE_CLASS]
         self.assertEqual((12, 4, 12), (found["total"], found["reserved"], found["max_unit"]))
         self.assertEqual(sum(room.free for room in rooms), 12 - 4 - 1)
 
     def test_of_nothing_there_is_none(self) -> None:
         self.assertEqual({}, inventory.inventory_of([]))
-        self.assertEqual({}, inventory.inventory_of([Room(0, 0, 0)]))
+        self.assertEqual({}, inventory.inventory_of([CardCapacity(0, 0, 0)]))

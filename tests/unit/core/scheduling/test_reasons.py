@@ -6,7 +6,7 @@ import unittest
 from nova import exception as nova_exception
 
 from nova_gpu.core.flavor import request
-from nova_gpu.core.placement.inventory import Offer
+from nova_gpu.core.placement.inventory import Inventory
 from nova_gpu.core.scheduling import reasons
 from nova_gpu.core.scheduling.reasons import Supply
 from tests.fixtures.flavor_requests import asked as vgpus
@@ -16,23 +16,31 @@ from tests.fixtures.flavor_requests import whole
 class ShortageTest(unittest.TestCase):
     def test_table(self) -> None:
         for count, offers, expected in (
-            ("2", [Offer(8, 0, 6)], None),
-            ("2", [Offer(8, 0, 8), Offer(2, 0, 0)], None),
-            ("2", [Offer(8, 0, 7)], "2 GPUs asked for, 1 of 8 free, at most 1 in one host (7"),
-            ("2", [Offer(8, 0, 8)], "2 GPUs asked for, 0 of 8 free (8 in use)"),
-            ("2", [Offer(8, 0, 7), Offer(8, 0, 7)], "2 of 16 free, at most 1 in one host (14 in"),
-            ("2", [Offer(8, 8, 0)], "0 of 8 free (0 in use, 8 out of service)"),
+            ("2", [Inventory(8, 0, 6)], None),
+            ("2", [Inventory(8, 0, 8), Inventory(2, 0, 0)], None),
+            ("2", [Inventory(8, 0, 7)], "2 GPUs asked for, 1 of 8 free, at most 1 in one host (7"),
+            ("2", [Inventory(8, 0, 8)], "2 GPUs asked for, 0 of 8 free (8 in use)"),
+            (
+                "2",
+                [Inventory(8, 0, 7), Inventory(8, 0, 7)],
+                "2 of 16 free, at most 1 in one host (14 in",
+            ),
+            ("2", [Inventory(8, 8, 0)], "0 of 8 free (0 in use, 8 out of service)"),
             # in use and ill at once
-            ("2", [Offer(8, 8, 8)], "0 of 8 free (8 in use)"),
-            ("2", [Offer(8, 2, 7)], "0 of 8 free (7 in use, 1 out of service)"),
-            ("9", [Offer(8, 0, 0), Offer(4, 0, 0)], "no host has 9 GPUs: the most in one host"),
+            ("2", [Inventory(8, 8, 8)], "0 of 8 free (8 in use)"),
+            ("2", [Inventory(8, 2, 7)], "0 of 8 free (7 in use, 1 out of service)"),
+            (
+                "9",
+                [Inventory(8, 0, 0), Inventory(4, 0, 0)],
+                "no host has 9 GPUs: the most in one host",
+            ),
             # with room for fewer in one guest
             (
                 "3",
-                [Offer(8, 0, 0, max_unit=2)],
+                [Inventory(8, 0, 0, max_unit=2)],
                 "no guest of any host has room for 3 GPUs: the most",
             ),
-            ("2", [Offer(8, 0, 7, max_unit=2)], "2 GPUs asked for, 1 of 8 free"),
+            ("2", [Inventory(8, 0, 7, max_unit=2)], "2 GPUs asked for, 1 of 8 free"),
         ):
             asked = whole({"gpus": count})
             with self.subTest(count=count, offers=offers):
@@ -44,10 +52,10 @@ class ShortageTest(unittest.TestCase):
         asked = whole({"gpus": "2"})
         for offers, expected in (
             (
-                [Offer(1, 0, 0)],
+                [Inventory(1, 0, 0)],
                 "the requested host does not have 2 GPUs: the most in one host is 1",
             ),
-            ([Offer(2, 0, 1)], "2 GPUs asked for, 1 of 2 free"),
+            ([Inventory(2, 0, 1)], "2 GPUs asked for, 1 of 2 free"),
         ):
             with self.subTest(offers=offers):
                 reason = reasons.shortage(asked, asked.groups[0], offers, bound=True)
@@ -60,9 +68,9 @@ class ShortageTest(unittest.TestCase):
         asked, one = whole({"gpus": "2", "gpu_arch": "fermi"}), whole({"gpus": "1"})
         fermi = "2 GPUs (architecture fermi) asked for"
         for request_, offers, expected in (
-            (asked, [Offer(8, 0, 7)] * 9, f"{fermi}, at most 1 free in one host"),
-            (asked, [Offer(8, 0, 8)], f"{fermi}, none free"),
-            (one, [Offer(8, 0, 8)], "1 GPU asked for, none free"),
+            (asked, [Inventory(8, 0, 7)] * 9, f"{fermi}, at most 1 free in one host"),
+            (asked, [Inventory(8, 0, 8)], f"{fermi}, none free"),
+            (one, [Inventory(8, 0, 8)], "1 GPU asked for, none free"),
         ):
             reason = reasons.shortage(request_, request_.groups[0], offers)
             assert reason
@@ -104,8 +112,8 @@ class MissingTest(unittest.TestCase):
         asked = request.of({"gpus": "2", "vgpus": "1"}).requests
         gpus = asked[0]
         known = {"CUSTOM_GPU"}
-        short = Supply(gpus.groups[0], 1, [Offer(8, 0, 8)])
-        enough = Supply(gpus.groups[0], 1, [Offer(8, 0, 0)])
+        short = Supply(gpus.groups[0], 1, [Inventory(8, 0, 8)])
+        enough = Supply(gpus.groups[0], 1, [Inventory(8, 0, 0)])
         none = Supply(gpus.groups[0], 0, [])
         many = Supply(gpus.groups[0], 80, None)
         for supplies, expected in (
@@ -128,7 +136,7 @@ class LengthTest(unittest.TestCase):
         asked = whole({"gpus": "1000", "gpu_arch": architectures, "hypervisor": "s== LXC"})
         group = asked.groups[0]
         many = {f"CUSTOM_GPU_ARCH_SOMETHING_{number}" for number in range(30)} | {"CUSTOM_GPU"}
-        offers = [Offer(total=1024, reserved=100, used=900)] * 50
+        offers = [Inventory(total=1024, reserved=100, used=900)] * 50
         resources = {"VCPU": 128, "MEMORY_MB": 1048576, "DISK_GB": 10000, "PGPU": 1000}
         for reason in (
             reasons.unknown_name(asked, many),

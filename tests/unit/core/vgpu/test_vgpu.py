@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, PciAddress, Product
 from nova_gpu.core.vgpu import vgpu, vgpu_capacity
-from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, Slot, VGPUType
-from nova_gpu.core.vgpu.vgpu_capacity import Order, Room, choose
+from nova_gpu.core.vgpu.vgpu import DividedCard, Parent, Slot, VGPUKind, VGPUType
+from nova_gpu.core.vgpu.vgpu_capacity import CardCapacity, Order, choose
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from tests.fixtures.bases import fuzz
 
@@ -98,7 +98,7 @@ H200_MIG = {
 def mediated(
     types: Mapping[str, VGPUType], available: Mapping[str, int], made: Mapping[str, int]
 ) -> DividedCard:
-    return DividedCard(types, {CARD: Parent(Kind.MEDIATED, available, made)})
+    return DividedCard(types, {CARD: Parent(VGPUKind.MEDIATED, available, made)})
 
 
 def profiled(types: Mapping[str, VGPUType], creatable: list[str], *made: str) -> DividedCard:
@@ -106,7 +106,7 @@ def profiled(types: Mapping[str, VGPUType], creatable: list[str], *made: str) ->
     parents = {}
     for function, type_id in zip(FUNCTIONS, [*made, *[""] * 6], strict=False):
         listed = {} if type_id else dict.fromkeys(creatable, 1)
-        parents[function] = Parent(Kind.TYPED, listed, {type_id: 1} if type_id else {})
+        parents[function] = Parent(VGPUKind.TYPED, listed, {type_id: 1} if type_id else {})
     return DividedCard(types, parents)
 
 
@@ -119,15 +119,17 @@ class MediatedTest(unittest.TestCase):
         for per_card, total in ((4096, 4096), (4097, 3), (999_999_999, 3)):
             types = {"nvidia-63": VGPUType("nvidia-63", per_card=per_card)}
             card = mediated(types, {"nvidia-63": 3}, {})
-            self.assertEqual(Room(total, 0, 3), vgpu_capacity.room(card, "nvidia-63"))
+            self.assertEqual(CardCapacity(total, 0, 3), vgpu_capacity.room(card, "nvidia-63"))
         shared = {"a": VGPUType("a", memory_mib=999_999_999), "b": VGPUType("b", memory_mib=1)}
-        self.assertEqual(Room(2, 0, 2), vgpu_capacity.room(mediated(shared, {"b": 2}, {}), "b"))
+        self.assertEqual(
+            CardCapacity(2, 0, 2), vgpu_capacity.room(mediated(shared, {"b": 2}, {}), "b")
+        )
 
 
 class ProfilesTest(unittest.TestCase):
     def test_one_function_is_one_vgpu(self) -> None:
-        card = DividedCard(L40S, {FUNCTIONS[0]: Parent(Kind.TYPED, dict.fromkeys(L40S, 1), {})})
-        self.assertEqual(Room(1, 0, 1), vgpu_capacity.room(card, "nvidia-1147"))
+        card = DividedCard(L40S, {FUNCTIONS[0]: Parent(VGPUKind.TYPED, dict.fromkeys(L40S, 1), {})})
+        self.assertEqual(CardCapacity(1, 0, 1), vgpu_capacity.room(card, "nvidia-1147"))
 
     def test_slices_of_a_mig_card_bind_where_memory_does_not(self) -> None:
         types = {**H200_MIG, "nvidia-1": VGPUType("nvidia-1", memory_mib=1024, slices=4)}
@@ -171,7 +173,7 @@ class Driver:
                 if each.parent == function:
                     made[each.type_id] = made.get(each.type_id, 0) + 1
             available = {each: self._available(function, each) for each in self.types}
-            parents[function] = Parent(Kind.MEDIATED, available, made)
+            parents[function] = Parent(VGPUKind.MEDIATED, available, made)
         return DividedCard(self.types, parents)
 
     def _available(self, function: PciAddress, type_id: str) -> int:
@@ -282,10 +284,10 @@ class Filling:
                 facts = dataclasses.replace(facts, places=places, place_size=size)
             types[f"{gib}"] = facts
         listed = {f"{gib}": 1 for gib in TABLES[self.table] if self.can(gib)}
-        parents = dict.fromkeys(FILLED, Parent(Kind.TYPED, listed, {}))
+        parents = dict.fromkeys(FILLED, Parent(VGPUKind.TYPED, listed, {}))
         for function, (gib, at) in self.made.items():
             where = at if self.tells else None
-            parents[function] = Parent(Kind.TYPED, {}, {f"{gib}": 1}, {}, where, where)
+            parents[function] = Parent(VGPUKind.TYPED, {}, {f"{gib}": 1}, {}, where, where)
         return DividedCard(types, parents)
 
 
@@ -327,15 +329,15 @@ class InstancesTest(unittest.TestCase):
         super().setUp()
         types = {"1g": VGPUType("1g", per_card=3), "3g": VGPUType("3g", per_card=1)}
         numbers = {"1g": (900, 1000, 1100), "3g": (100,)}
-        parent = Parent(Kind.INSTANCE, {}, {"1g": 3, "3g": 1}, numbers)
+        parent = Parent(VGPUKind.INSTANCE, {}, {"1g": 3, "3g": 1}, numbers)
         self.card = DividedCard(types, {CARD: parent})
 
     def test_room(self) -> None:
         taken = [slot("1g", 1000), slot("3g", 100)]
-        self.assertEqual(Room(3, 1, 2), vgpu_capacity.room(self.card, "1g", taken))
-        self.assertEqual(Room(3, 1, 2), vgpu_capacity.room(self.card, "1g", taken, taken))
-        self.assertEqual(Room(1, 1, 0), vgpu_capacity.room(self.card, "3g", taken))
-        self.assertEqual(Room(0, 0, 0), vgpu_capacity.room(self.card, "2g"))
+        self.assertEqual(CardCapacity(3, 1, 2), vgpu_capacity.room(self.card, "1g", taken))
+        self.assertEqual(CardCapacity(3, 1, 2), vgpu_capacity.room(self.card, "1g", taken, taken))
+        self.assertEqual(CardCapacity(1, 1, 0), vgpu_capacity.room(self.card, "3g", taken))
+        self.assertEqual(CardCapacity(0, 0, 0), vgpu_capacity.room(self.card, "2g"))
 
     def test_slots(self) -> None:
         taken = [slot("1g", 1000)]
@@ -347,12 +349,12 @@ class InstancesTest(unittest.TestCase):
     def test_those_that_share_memory(self) -> None:
         card = dataclasses.replace(self.card, sharing=frozenset({900, 1000}))
         self.assertEqual((slot("1g", 1100),), vgpu_capacity.free_slots(card, "1g"))
-        self.assertEqual(Room(3, 1, 1), vgpu_capacity.room(card, "1g", [slot("1g", 1000)]))
+        self.assertEqual(CardCapacity(3, 1, 1), vgpu_capacity.room(card, "1g", [slot("1g", 1000)]))
 
     def test_a_card_that_somebody_has_whole(self) -> None:
         gpu = GPU(CARD, Product("10de", "2335"), class_code=0x030200)
         left = SharedCard(gpu, self.card).without(frozenset({CARD}))
-        self.assertEqual(Room(3, 0, 0), left.room("1g", (), ()))
+        self.assertEqual(CardCapacity(3, 0, 0), left.room("1g", (), ()))
         self.assertEqual((), left.free_slots("1g", (), ()))
 
 

@@ -37,7 +37,7 @@ class CDITestCase(base.BaseTestCase):
         fake.save(path, content)
         return path
 
-    def devices(self) -> dict[str, cdi.Device]:
+    def devices(self) -> dict[str, cdi.CdiDevice]:
         return dict(cdi.find(self.folders, UID).devices)
 
 

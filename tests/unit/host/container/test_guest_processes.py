@@ -20,7 +20,7 @@ from nova_gpu.host import processes
 from nova_gpu.host.container import guest_processes
 from nova_gpu.host.container.guest_processes import Process
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.vfio.binding import Means
+from nova_gpu.host.vfio.binding import RebindSettings
 from tests.fixtures import cards, holding, pci
 from tests.fixtures.bases.host import HostTestCase
 from tests.fixtures.holding import ControlGroup, Holding
@@ -155,7 +155,7 @@ class EndTest(HostTestCase):
 
     def end(self) -> tuple[list[Process], list[Process]]:
         roots = dataclasses.replace(self.host.roots, proc=self.proc)
-        means = Means(roots, self.root / "records", 60)
+        means = RebindSettings(roots, self.root / "records", 60)
         gpu = self.gpu_at(self.CARD)
         return guest_processes.end(gpu, means, [(self.uid, 1000)])
 

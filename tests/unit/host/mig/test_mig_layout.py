@@ -9,7 +9,7 @@ from oslotest import base
 
 from nova_gpu.core import exception
 from nova_gpu.core.model import MIGInstance, PciAddress
-from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, Slot, VGPUType
+from nova_gpu.core.vgpu.vgpu import DividedCard, Parent, Slot, VGPUKind, VGPUType
 from nova_gpu.host.mig import gpu_instances, mig_layout
 from tests.fixtures import cards
 from tests.fixtures import nvml as machines
@@ -49,7 +49,7 @@ class DividedTest(HostTestCase):
             LARGE: VGPUType(LARGE, memory_mib=71680, per_card=1, slices=3),
         }
         numbers = {SMALL: (900, 1100), LARGE: (100,)}
-        parent = Parent(Kind.INSTANCE, {}, {SMALL: 2, LARGE: 1}, numbers)
+        parent = Parent(VGPUKind.INSTANCE, {}, {SMALL: 2, LARGE: 1}, numbers)
         (address,) = cards.addresses(CARD)
         self.assertEqual(DividedCard(types, {address: parent}), self.divided(LAYOUT))
 
@@ -88,7 +88,7 @@ class MIGTestCase(HostTestCase):
 
 
 class TestInstances(MIGTestCase):
-    def instances(self, card: str = CARD) -> tuple[gpu_instances.Instance, ...]:
+    def instances(self, card: str = CARD) -> tuple[gpu_instances.MIGDevice, ...]:
         return gpu_instances.of_card(PciAddress.parse(card), self.host.roots)
 
     def test_no_instance_without_all_that_leads_to_it(self) -> None:

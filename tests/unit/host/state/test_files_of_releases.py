@@ -23,7 +23,7 @@ from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host.nvidia import kernel_log
 from nova_gpu.host.state import files, proofs, quarantine
 from nova_gpu.host.vfio import binding, boot_configuration
-from nova_gpu.host.vfio.binding import Former
+from nova_gpu.host.vfio.binding import FormerDriver
 from nova_gpu.virt import counters
 from nova_gpu.virt.delivery import made_vgpus
 from nova_gpu.virt.health import failed_starts, xids
@@ -68,7 +68,7 @@ class FilesOfReleasesTest(HostTestCase):
         roots = self.host.roots
         inode = (roots.sysfs / "bus/pci/devices" / str(ADDRESS)).stat().st_ino
         entry = quarantine.Entry(ADDRESS, CARD.product.key, "a", "b", SINCE, False, BOOT, SEEN)
-        former = {ADDRESS: Former("nvidia", "vfio-pci")}
+        former = {ADDRESS: FormerDriver("nvidia", "vfio-pci")}
         counted = counters.Counters(3, 2, {"GPUBusy": 1}, {"clean": 2}, {"clean": 1.5})
         return (
             File(
@@ -111,7 +111,7 @@ class FilesOfReleasesTest(HostTestCase):
                 lambda at: binding.former_drivers(at / "gpu-bindings", ADDRESS, roots),
                 former,
                 ("overrides",),
-                {ADDRESS: Former("nvidia")},
+                {ADDRESS: FormerDriver("nvidia")},
             ),
             File(
                 f"gpu-vgpus/{UUID}@{ADDRESS}@1g.18gb@900",
@@ -209,7 +209,7 @@ class FilesTest(FailingCallsTestCase):
 
     def kinds(self) -> dict[str, Kind]:
         roots, entry = self.host.roots, quarantine.entry
-        formers = {ONE: Former("nvidia", "override")}
+        formers = {ONE: FormerDriver("nvidia", "override")}
         return {
             "quarantine": Kind(
                 lambda at: [
@@ -268,11 +268,11 @@ class FilesTest(FailingCallsTestCase):
             ),
             "failed starts": Kind(
                 lambda at: failed_starts.FailedStarts(at / "s", roots).failed(
-                    vgpu.Kind.TYPED, ONE, "EIO", OSError(), is_its_own=True
+                    vgpu.VGPUKind.TYPED, ONE, "EIO", OSError(), is_its_own=True
                 ),
                 (
                     lambda at: failed_starts.FailedStarts(at / "s", roots).failed(
-                        vgpu.Kind.TYPED, TWO, "EBUSY", OSError(), is_its_own=True
+                        vgpu.VGPUKind.TYPED, TWO, "EBUSY", OSError(), is_its_own=True
                     ),
                 ),
                 lambda at: set(failed_starts.FailedStarts(at / "s", roots)._counts),

@@ -36,8 +36,8 @@ class BindingTestCase(HostTestCase):
         self.records = self.root / "gpu-bindings"
         self.log = self.useFixture(fixtures.FakeLogger())
 
-    def means(self, timeout_s: float = 60) -> binding.Means:
-        return binding.Means(self.host.roots, self.records, timeout_s)
+    def means(self, timeout_s: float = 60) -> binding.RebindSettings:
+        return binding.RebindSettings(self.host.roots, self.records, timeout_s)
 
     def to_guests(self, timeout_s: float = 60) -> None:
         binding.give_to_guests(self.card, self.means(timeout_s))

@@ -30,8 +30,8 @@ class ResetterTest(HostTestCase):
         super().setUp()
         self.host.add_bridge(PORT)
 
-    def means(self, timeout_s: float = 60) -> binding.Means:
-        return binding.Means(self.host.roots, self.host.root / "records", timeout_s)
+    def means(self, timeout_s: float = 60) -> binding.RebindSettings:
+        return binding.RebindSettings(self.host.roots, self.host.root / "records", timeout_s)
 
     def add(self, *methods: str, companions: bool = True) -> model.GPU:
         self.host.add_gpu(
@@ -129,7 +129,7 @@ class ResetterTest(HostTestCase):
         with fixtures.MockPatchObject(child, "run", side_effect=hung):
             self.assertEqual(f"resetting {CARD} did not end in 1 s", self.reason(gpu, 1))
         self.assertEqual("an earlier reset of it does not end", self.reason(gpu))
-        drivers = {gpu.address: binding.Former("nvidia")}
+        drivers = {gpu.address: binding.FormerDriver("nvidia")}
         self.assertRaises(binding._Hangs, binding._move, gpu, drivers, (), self.means())
         process.kill()
         process.wait()

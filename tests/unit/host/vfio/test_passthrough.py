@@ -125,11 +125,11 @@ class TestMemory(PassthroughTestCase):
 
     def test_larger_than_the_operator_says(self) -> None:
         self.add("26b9", mapped_mib=64 * 1024)
-        given = address_space.Room(40, 46, given_gib=127)
+        given = address_space.Bits(40, 46, given_gib=127)
         reason = passthrough.obstacle(self.gpu(), self.host.roots, given) or ""
         self.assertIn("L40S maps 128 GiB", reason)
         self.assertIn("[gpu]guest_mmio_gib says that a guest has room for 127 GiB", reason)
-        given = address_space.Room(40, 40, given_gib=128)
+        given = address_space.Bits(40, 40, given_gib=128)
         self.assertIsNone(passthrough.obstacle(self.gpu(), self.host.roots, given))
 
     def test_unreadable(self) -> None:

@@ -42,7 +42,7 @@ class TestDivided(HostTestCase):
         for address in (ONE, TWO):
             facts = values.VGPUType("vf", "vf-of-2", memory_mib=4096, per_card=2)
             self.assertEqual({"vf": facts}, cards[address].types)
-        plain = values.Parent(values.Kind.PLAIN, {"vf": 1}, {})
+        plain = values.Parent(values.VGPUKind.PLAIN, {"vf": 1}, {})
         parents = {**cards[ONE].parents, **cards[TWO].parents}
         self.assertEqual(dict.fromkeys(functions, plain), {str(a): parents[a] for a in parents})
 
@@ -131,9 +131,9 @@ class TestDivided(HostTestCase):
         card = self.divided()[TWO]
         self.assertEqual(
             [
-                values.Parent(values.Kind.TYPED, {}, {"nvidia-1147": 1}),
-                values.Parent(values.Kind.TYPED, {}, {"nvidia-1145": 1}),
-                values.Parent(values.Kind.TYPED, {"nvidia-1147": 1}, {}),
+                values.Parent(values.VGPUKind.TYPED, {}, {"nvidia-1147": 1}),
+                values.Parent(values.VGPUKind.TYPED, {}, {"nvidia-1145": 1}),
+                values.Parent(values.VGPUKind.TYPED, {"nvidia-1147": 1}, {}),
             ],
             list(card.parents.values()),
         )

@@ -10,7 +10,7 @@ from oslo_config import fixture as config_fixture
 
 from nova_gpu.conf import CONF
 from nova_gpu.core.model import GPU, PciAddress
-from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, VGPUType
+from nova_gpu.core.vgpu.vgpu import DividedCard, Parent, VGPUKind, VGPUType
 from nova_gpu.virt.delivery import vgpu_types
 from tests.fixtures import cards
 from tests.fixtures.bases.host import HostTestCase
@@ -48,7 +48,7 @@ class VGPUTypesTest(HostTestCase):
     def memory(self) -> int | None:
         """Of the type, as it is known after a look"""
         found: dict[PciAddress, DividedCard] = {}
-        for address, kind in ((TYPED, Kind.TYPED), (MEDIATED, Kind.MEDIATED)):
+        for address, kind in ((TYPED, VGPUKind.TYPED), (MEDIATED, VGPUKind.MEDIATED)):
             card = PciAddress.parse(address)
             types = {"nvidia-1155": VGPUType("nvidia-1155")}
             found[card] = DividedCard(types, {card: Parent(kind, {"nvidia-1155": 1}, {})})
@@ -63,7 +63,7 @@ class VGPUTypesTest(HostTestCase):
         """Of which sysfs tells all else."""
         gpu = cards.card(MEDIATED)
         types = {"nvidia-1155": VGPUType("nvidia-1155", memory_mib=1)}
-        parents = {gpu.address: Parent(Kind.MEDIATED, {"nvidia-1155": 1}, {})}
+        parents = {gpu.address: Parent(VGPUKind.MEDIATED, {"nvidia-1155": 1}, {})}
         divided = {gpu.address: DividedCard(types, parents)}
         complete = self.types.complete([gpu], divided)[gpu.address]
         known = VGPUType("nvidia-1155", memory_mib=1, per_guest=1)

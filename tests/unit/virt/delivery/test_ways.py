@@ -9,7 +9,7 @@ from oslo_config import fixture as config_fixture
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception, model
 from nova_gpu.core.model import PciAddress
-from nova_gpu.core.vgpu.vgpu import Kind, Slot
+from nova_gpu.core.vgpu.vgpu import Slot, VGPUKind
 from nova_gpu.virt.delivery import hostdev_parts, ways
 from tests.fixtures import cards, vgpu
 from tests.fixtures.bases.host import HostTestCase
@@ -23,16 +23,16 @@ class WaysTest(HostTestCase):
         super().setUp()
         self.config = self.useFixture(config_fixture.Config(CONF)).config
 
-    def ways(self, virt_type: str) -> ways.Ways:
+    def ways(self, virt_type: str) -> ways.Deliveries:
         self.config(group="libvirt", virt_type=virt_type)
-        return ways.Ways(self.host.roots, lambda _: None, libvirt_version=lambda: 10000000)
+        return ways.Deliveries(self.host.roots, lambda _: None, libvirt_version=lambda: 10000000)
 
     def test_what_a_guest_is_given(self) -> None:
         """In its order, so that its devices come in it; whole cards' way sees every guest."""
         found = self.ways("kvm")
         card = cards.card(CARD)
-        kinds = {ONE: Kind.MEDIATED, TWO: Kind.PLAIN, THREE: Kind.PLAIN}
-        mediated, plain = found.parts[Kind.MEDIATED], found.parts[Kind.PLAIN]
+        kinds = {ONE: VGPUKind.MEDIATED, TWO: VGPUKind.PLAIN, THREE: VGPUKind.PLAIN}
+        mediated, plain = found.parts[VGPUKind.MEDIATED], found.parts[VGPUKind.PLAIN]
         self.assertEqual([(found.whole, [])], list(found.deliveries([], kinds.__getitem__)))
         self.assertEqual(
             [(found.whole, [card]), (mediated, [ONE]), (plain, [TWO, THREE])],
@@ -43,8 +43,8 @@ class WaysTest(HostTestCase):
             list(found.deliveries([TWO, ONE], kinds.__getitem__)),
         )
         # A part of which nothing is known
-        self.assertEqual(Kind.INSTANCE, self.ways("lxc").part(Kind.MEDIATED).kind)
-        self.assertEqual(Kind.MEDIATED, found.part(Kind.INSTANCE).kind)
+        self.assertEqual(VGPUKind.INSTANCE, self.ways("lxc").part(VGPUKind.MEDIATED).kind)
+        self.assertEqual(VGPUKind.MEDIATED, found.part(VGPUKind.INSTANCE).kind)
 
     def test_what_divides_cards(self) -> None:
         """A card that an option names which the host ignores is not offered."""

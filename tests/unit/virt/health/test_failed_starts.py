@@ -8,13 +8,13 @@ import fixtures
 
 from nova_gpu.core.availability import Source
 from nova_gpu.core.model import PciAddress
-from nova_gpu.core.vgpu.vgpu import Kind
+from nova_gpu.core.vgpu.vgpu import VGPUKind
 from nova_gpu.virt.health import failed_starts
 from tests.fixtures import cards, kernel
 from tests.fixtures.bases.host import HostTestCase
 
 ONE, TWO = cards.addresses("0000:3b:00.4", "0000:3b:00.5")
-TYPED = Kind.TYPED
+TYPED = VGPUKind.TYPED
 TEN_MINUTES_S = 600.0
 WHY = RuntimeError("vfio 0000:3b:00.4: error getting device from group 7")
 

@@ -9,7 +9,7 @@ from oslotest import base
 from nova_gpu.conf import CONF
 from nova_gpu.core.availability import Unavailable
 from nova_gpu.core.model import GPU, PciAddress
-from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, VGPUType
+from nova_gpu.core.vgpu.vgpu import DividedCard, Parent, VGPUKind, VGPUType
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.host.pci import discovery
 from nova_gpu.virt.health import xids
@@ -146,7 +146,9 @@ class FaultyInstancesTest(base.BaseTestCase):
 
     def test_slots(self) -> None:
         """By their numbers, whatever their size; one that is gone is forgotten."""
-        parent = Parent(Kind.INSTANCE, {}, {}, numbers={"1g.18gb": (900, 1000), "3g.71gb": (100,)})
+        parent = Parent(
+            VGPUKind.INSTANCE, {}, {}, numbers={"1g.18gb": (900, 1000), "3g.71gb": (100,)}
+        )
         types = {each: VGPUType(each) for each in ("1g.18gb", "3g.71gb")}
         card = SharedCard(cards.card(str(MIG_CARD)), DividedCard(types, {MIG_CARD: parent}))
         there = frozenset({(MIG_CARD, "9/0"), (MIG_CARD, "1/*")})

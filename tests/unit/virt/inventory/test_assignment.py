@@ -9,7 +9,7 @@ from oslo_utils import uuidutils
 from nova_gpu.conf import CONF
 from nova_gpu.core import device, exception
 from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
-from nova_gpu.virt.inventory.assignment import Assigned
+from nova_gpu.virt.inventory.assignment import InstanceDevices
 from tests.fixtures.bases import compute
 from tests.fixtures.bases.compute import DIVIDED, ONE, TWO
 from tests.fixtures.compute import resources
@@ -27,7 +27,7 @@ class AssignedTestCase(compute.ComputeTestCase):
         self.parts = self.compute.provider("1bb3", "nvidia-63")
 
     @property
-    def assigned(self) -> Assigned:
+    def assigned(self) -> InstanceDevices:
         return self.compute.gpus.assigned
 
     def held(self, *had: tuple[str, str]) -> list[str]:
@@ -46,7 +46,7 @@ class AssignedTest(AssignedTestCase):
         other = uuidutils.generate_uuid()
         self.assertEqual([ONE], self.held((other, TWO), (self.whole, ONE), (other, PART)))
         both = resources((self.parts, PART), (self.whole, GONE))
-        (part,) = self.assigned.held_of(self.assigned.parts, both)
+        (part,) = self.assigned.held_of(self.assigned.vgpu_inventory, both)
         self.assertEqual(
             (PART, self.parts),
             (str(part.grant), self.compute.provider("1bb3", part.group.facts.id)),

@@ -42,7 +42,7 @@ class StockTest(HostTestCase):
         config(group="libvirt", virt_type="kvm")
         config(state_path=str(self.root))
         roots = self.host.roots
-        own = ways.Ways(roots, lambda _: None, self.ledger, lambda: 9000000, lambda: 8002002)
+        own = ways.Deliveries(roots, lambda _: None, self.ledger, lambda: 9000000, lambda: 8002002)
         own.sets = sets.NoSets()
         links = joined_cards.JoinedCards(sets.NoSets(), roots, serves=True)
         self.tracker = resource_tracker.ResourceTracker("host", mock.Mock(), mock.Mock())

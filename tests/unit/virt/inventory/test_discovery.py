@@ -9,7 +9,7 @@ from oslo_config import fixture as config_fixture
 from nova_gpu.conf import CONF
 from nova_gpu.core import availability, exception
 from nova_gpu.core.model import GPU, PciAddress
-from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, VGPUType
+from nova_gpu.core.vgpu.vgpu import DividedCard, Parent, VGPUKind, VGPUType
 from nova_gpu.virt import sets
 from nova_gpu.virt.delivery import ways
 from nova_gpu.virt.inventory import discovery
@@ -126,7 +126,7 @@ class TestOnSwitchedBoard(HostTestCase):
 
     def sorted_out(self) -> tuple[dict[PciAddress, DividedCard], dict[PciAddress, str]]:
         found = self.host.gpus()
-        own = ways.Ways(self.host.roots, lambda _: None, libvirt_version=lambda: 10000000)
+        own = ways.Deliveries(self.host.roots, lambda _: None, libvirt_version=lambda: 10000000)
         gpus = {gpu.address: gpu for gpu in found}
         cards, others = discovery.sorted_out(gpus, own.divided(found, {}), own)
         return {address: shared.card for address, shared in cards.items()}, others
@@ -182,7 +182,7 @@ class UnjoinedTest(HostTestCase):
             "nvidia-1": VGPUType("nvidia-1", "whole", per_card=1),
             "nvidia-2": VGPUType("nvidia-2", "half", per_card=2),
         }
-        divided = DividedCard(types, {function: Parent(Kind.MEDIATED, {}, {})})
+        divided = DividedCard(types, {function: Parent(VGPUKind.MEDIATED, {}, {})})
         self.assertEqual({"nvidia-1"}, self.sets.look_at_parts(self.card(MODULE), divided).keys())
         self.assertEqual({}, self.sets.look_at_parts(self.card(PLUGGED), divided))
 

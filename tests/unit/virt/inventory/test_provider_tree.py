@@ -39,7 +39,7 @@ class ProviderTreeTest(unittest.TestCase):
     def _publish(self, reserved: int = 0) -> str:
         present = provider_tree.groups_in(self.tree, "node", in_parts=False)
         uuid = provider_tree.ensure(self.tree, "node", present, [KEY])[KEY]
-        offer = provider_tree.Offer(
+        offer = provider_tree.ProviderData(
             inventory.inventory(len(GPUS), reserved),
             lambda present: provider_tree.traits(FERMI, "LXC", present),
             GPUS,

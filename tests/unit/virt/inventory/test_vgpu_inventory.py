@@ -20,7 +20,7 @@ from nova_gpu.core.flavor import request
 from nova_gpu.core.model import DeliveryMode, GroupKey, PciAddress
 from nova_gpu.core.vgpu import vgpu as values
 from nova_gpu.core.vgpu import vgpu_group
-from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, Slot, VGPUType
+from nova_gpu.core.vgpu.vgpu import DividedCard, Parent, Slot, VGPUKind, VGPUType
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.host.pci import direct_links
 from nova_gpu.virt import sets
@@ -62,7 +62,7 @@ class StockTestCase(HostTestCase):
         self.tree.new_root(NODE, uuidutils.generate_uuid())
 
     def new_cards(self) -> vgpu_cards.VGPUCards:
-        own = ways.Ways(self.host.roots, lambda _: None, libvirt_version=lambda: 10000000)
+        own = ways.Deliveries(self.host.roots, lambda _: None, libvirt_version=lambda: 10000000)
         return vgpu_cards.VGPUCards(self.host.roots, own)
 
     def look(self) -> Mapping[object, str]:
@@ -176,11 +176,11 @@ class TestStock(StockTestCase):
         self.assertEqual((6, 1), self.inventory(65))
         self.assertEqual((3, 1), self.inventory(66))
         self.config.config(group="gpu", vgpu_types=["nvidia-66"])
-        self.cards._read = self.cards.look = vgpu_cards.Look()
+        self.cards._read = self.cards.look = vgpu_cards.Inspection()
         whole = {str(address): reason for address, reason in self.look().items()}
         self.assertEqual(set(ADDRESSES), set(whole))
         self.config.config(group="gpu", vgpu_types=[])
-        self.cards._read = self.cards.look = vgpu_cards.Look()
+        self.cards._read = self.cards.look = vgpu_cards.Inspection()
         ((address, reason),) = self.look().items()
         self.assertEqual(ADDRESSES[0], str(address))
         self.assertIn("it has vGPUs of types that", str(*reason))
@@ -189,7 +189,7 @@ class TestStock(StockTestCase):
         types = self.host.path(ADDRESSES[1]) / "mdev_supported_types"
         types.rename(types.with_name("elsewhere"))
         types.symlink_to(types)  # nobody can list it
-        self.cards._read = self.cards.look = vgpu_cards.Look()
+        self.cards._read = self.cards.look = vgpu_cards.Inspection()
         (reason,) = (why for address, why in self.look().items() if str(address) == ADDRESSES[1])
         self.assertIn("does not tell how it is divided", str(*reason))
         self.assertEqual(2, len(self.cards.look.cards))
@@ -314,7 +314,7 @@ def functions(bus: str) -> list[PciAddress]:
 
 def card(bus: str) -> SharedCard:
     available = dict.fromkeys(TYPES, 1)
-    parents = {each: Parent(Kind.TYPED, available, {}) for each in functions(bus)}
+    parents = {each: Parent(VGPUKind.TYPED, available, {}) for each in functions(bus)}
     gpu = cards.placed(f"0000:{bus}:00.0", 0)
     return SharedCard(gpu, DividedCard(TYPES, parents))
 
@@ -322,7 +322,7 @@ def card(bus: str) -> SharedCard:
 def alone(bus: str) -> SharedCard:
     """One of mediated devices of its own"""
     gpu = cards.placed(f"0000:{bus}:00.0", 0)
-    parents = {gpu.address: Parent(Kind.MEDIATED, {"nvidia-1": 3, "nvidia-2": 1}, {})}
+    parents = {gpu.address: Parent(VGPUKind.MEDIATED, {"nvidia-1": 3, "nvidia-2": 1}, {})}
     return SharedCard(gpu, DividedCard(TYPES, parents))
 
 

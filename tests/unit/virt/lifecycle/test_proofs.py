@@ -10,7 +10,7 @@ import fixtures
 
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, MIGInstance, PciAddress
-from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, Slot, VGPUType
+from nova_gpu.core.vgpu.vgpu import DividedCard, Parent, Slot, VGPUKind, VGPUType
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.host.pci.identity import Identity
 from nova_gpu.virt.lifecycle import proofs
@@ -117,7 +117,7 @@ class ProofsTest(HostTestCase):
         self.host.add_gpu(str(address), "10de", "2335", minor=0, mig=[(1, 0), (2, 0)])
         self.told[str(address)] = {}
         mig = tuple(MIGInstance(number, 0, small, 16384, 1) for number in (1, 2))
-        parent = Parent(Kind.INSTANCE, {}, {small: 2}, {small: (one, other)})
+        parent = Parent(VGPUKind.INSTANCE, {}, {small: 2}, {small: (one, other)})
         divided = DividedCard({small: VGPUType(small, small)}, {address: parent})
         gpu = dataclasses.replace(cards.card(str(address)), mig=mig)
         slot = Slot(address, small, one)

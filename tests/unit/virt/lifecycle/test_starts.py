@@ -15,7 +15,7 @@ from nova_gpu.core.guest import devices as devices_told
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
 from nova_gpu.virt import diagnostics
-from nova_gpu.virt.inventory.assignment import Assigned
+from nova_gpu.virt.inventory.assignment import InstanceDevices
 from nova_gpu.virt.lifecycle.start import STEPS, Kind, Step
 from tests.fixtures import cards, nodes
 from tests.fixtures.bases import vgpus
@@ -168,13 +168,13 @@ class CompareTest(StartsTestCase):
 
     def test_who_would_strand_gpus(self) -> None:
         self.compute.config(group="gpu", reserved_vcpus_per_free_gpu=4)
-        left = fixtures.MockPatchObject(Assigned, "left", return_value=(1.0, 1.0))
+        left = fixtures.MockPatchObject(InstanceDevices, "left", return_value=(1.0, 1.0))
         self.useFixture(left)
         said = "this host keeps vCPUs and memory for its free GPUs"
         with self.assertRaisesRegex(nova_exception.ComputeResourcesUnavailable, said):
             self.compute.spawn(self.compute.instance({}))
         self.compute.spawn(self.compute.instance({}), Kind.MOVE)
-        with fixtures.MockPatchObject(Assigned, "free", return_value=0):
+        with fixtures.MockPatchObject(InstanceDevices, "free", return_value=0):
             self.compute.spawn(self.compute.instance({}))
 
 

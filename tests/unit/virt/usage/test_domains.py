@@ -11,7 +11,7 @@ from nova.virt.libvirt import config as vconfig
 
 from nova_gpu.core import exception
 from nova_gpu.core.device import Device
-from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, Slot, VGPUType
+from nova_gpu.core.vgpu.vgpu import DividedCard, Parent, Slot, VGPUKind, VGPUType
 from nova_gpu.host import nodes as nodes_of_host
 from nova_gpu.virt.delivery import guest_config
 from nova_gpu.virt.usage import domains
@@ -93,9 +93,11 @@ class GPUsInTest(unittest.TestCase):
         xml = domain(nodes, ours)
         active = xml.replace("<domain ", "<domain id='3' ")
         led = frozenset({A, B})
-        expected = domains.Named(frozenset({A, C}), frozenset({B}), opened=led, led=led, run="3")
+        expected = domains.DomainDevices(
+            frozenset({A, C}), frozenset({B}), opened=led, led=led, run="3"
+        )
         self.assertEqual(expected, domains.named_in(active, PARTS))
-        self.assertEqual(domains.Named(frozenset({A, C})), domains.named_in(xml, PARTS))
+        self.assertEqual(domains.DomainDevices(frozenset({A, C})), domains.named_in(xml, PARTS))
         self.assertNames([A, B, C], active)
 
     def test_what_a_vm_that_runs_can_open_is_its_own(self) -> None:
@@ -274,7 +276,7 @@ class PartsTest(HostTestCase):
         self.host.add_gpu("0000:5e:00.0", "10de", "2335", minor=1, mig=[(1, 0)])
         parted, whole = self.host.gpus()
         address = parted.address
-        instances = Parent(Kind.INSTANCE, {}, {"1g.18gb": 2}, {"1g.18gb": (100, 200)})
+        instances = Parent(VGPUKind.INSTANCE, {}, {"1g.18gb": 2}, {"1g.18gb": (100, 200)})
         card = DividedCard({"1g.18gb": VGPUType("1g.18gb", per_card=2)}, {address: instances})
         first, second = Slot(address, "1g.18gb", 100), Slot(address, "1g.18gb", 200)
         found = domains.parts([whole], self.host.roots, [card])
@@ -287,7 +289,7 @@ class PartsTest(HostTestCase):
         active = xml.replace("<domain ", "<domain id='3' ")
         reached = frozenset({second, whole.address})
         own = frozenset({first})
-        expected = domains.Named(own, reached, own, reached | own, "3")
+        expected = domains.DomainDevices(own, reached, own, reached | own, "3")
         self.assertEqual(expected, domains.named_in(active, found))
         active = active.replace("</devices>", f"{node(caps(1, 1, 0))}</devices>")
         part = Slot(whole.address, "mig", 100)
@@ -297,7 +299,7 @@ class PartsTest(HostTestCase):
         for each in others:
             active = active.replace(node(each), "")
         active = active.replace("</devices>", f"{bound}</devices>")
-        plain = domains.Named(own, frozenset(), own, own, "3")
+        plain = domains.DomainDevices(own, frozenset(), own, own, "3")
         self.assertEqual(plain, domains.named_in(active, found))
         # What it could open before in the same run it may have open, but for its own.
         self.assertEqual(reached, plain.since(expected).reached)
@@ -311,7 +313,7 @@ class PartsTest(HostTestCase):
         """Before the service knows that an instance has the card whole, which was divided since."""
         self.host.add_gpu("0000:3b:00.0", "10de", "2335", minor=0, mig=[(1, 0)])
         (gpu,) = self.host.gpus()
-        instances = Parent(Kind.INSTANCE, {}, {"1g.18gb": 1}, {"1g.18gb": (100,)})
+        instances = Parent(VGPUKind.INSTANCE, {}, {"1g.18gb": 1}, {"1g.18gb": (100,)})
         card = DividedCard({"1g.18gb": VGPUType("1g.18gb", per_card=1)}, {gpu.address: instances})
         found = domains.parts([], self.host.roots, [card])
         made = "".join(node(each) for each in nodes_of_host.card_nodes(gpu, self.host.roots))

@@ -17,7 +17,7 @@ from nova_gpu.core import exception
 from nova_gpu.core.model import DeliveryMode, GroupKey, PciAddress
 from nova_gpu.virt.inventory import pool
 from nova_gpu.virt.usage import domains, ledger, reader
-from nova_gpu.virt.usage.ledger import Assignment, Claim, Ledger, Named, Snapshot, State
+from nova_gpu.virt.usage.ledger import Assignment, Claim, DevicesByUuid, Ledger, Snapshot, State
 from nova_gpu.virt.usage.records import Records
 from tests.fixtures import cards
 from tests.fixtures.histories import Domain
@@ -38,7 +38,11 @@ class LedgerTestCase(unittest.TestCase):
         self.assigned: set[objects.Resource] = set()
 
     def hold(
-        self, uuid: str, *devices: PciAddress, look: Callable[[], Named] = dict, kept: Any = ()
+        self,
+        uuid: str,
+        *devices: PciAddress,
+        look: Callable[[], DevicesByUuid] = dict,
+        kept: Any = (),
     ) -> contextlib.AbstractContextManager[None]:
         return self.ledger.hold(uuid, frozenset(devices), look, frozenset(kept))
 
@@ -228,7 +232,7 @@ class ReachedTest(LedgerTestCase):
     def test_between_two_domains(self) -> None:
         """A start that waits for libvirt's word, or has it; a rebuild; a resize that is reverted"""
 
-        def look() -> Named:
+        def look() -> DevicesByUuid:
             self.assertTrue(self.ledger.now.is_between("two"))
             return {}
 
@@ -364,7 +368,7 @@ class StartsTest(LedgerTestCase):
         self.assertRefused("0000:03:00.0.*stranger.*virsh", stranger)
 
     def test_while_libvirt_is_asked_for_one_start_another_loses(self) -> None:
-        def look() -> Named:
+        def look() -> DevicesByUuid:
             self.assertIn(A, self.ledger.now.devices(State.STARTING))
             self.assertRefused("0000:01:00.0.*started: one", self.hold("two", A))
             with self.hold("two", B):
@@ -392,7 +396,7 @@ class StartsTest(LedgerTestCase):
 
         reader = threading.Thread(target=read, daemon=True)
 
-        def look() -> Named:
+        def look() -> DevicesByUuid:
             if not seen:  # and not once more when the start ends
                 reader.start()
                 reader.join(200)

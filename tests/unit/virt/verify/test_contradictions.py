@@ -9,10 +9,17 @@ from typing import Any
 
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.virt.usage.allocations import Allocations
-from nova_gpu.virt.usage.domains import Named
+from nova_gpu.virt.usage.domains import DomainDevices
 from nova_gpu.virt.usage.records import Records
 from nova_gpu.virt.verify import contradictions
-from nova_gpu.virt.verify.sources import Difference, Holder, HostState, Kind, Provider, Wanted
+from nova_gpu.virt.verify.sources import (
+    Conflict,
+    Consumer,
+    Difference,
+    GroupProvider,
+    HostState,
+    Wanted,
+)
 from tests.fixtures import cards
 
 A, B, C, D = cards.addresses("0000:04:00.0", "0000:05:00.0", "0000:08:00.0", "0000:09:00.0")
@@ -35,21 +42,21 @@ def instance(*has: Any, count: int | None = None, settled: bool = True, **wanted
     return Instance(counted, Wanted(**wanted), settled)
 
 
-def guest(*has: Any, running: bool = True) -> Named:
-    return Named(frozenset(has), run="1" if running else None)
+def guest(*has: Any, running: bool = True) -> DomainDevices:
+    return DomainDevices(frozenset(has), run="1" if running else None)
 
 
 @dataclasses.dataclass(frozen=True)
 class Group:
     """A provider, and how many of its devices each consumer has"""
 
-    provider: Provider
+    provider: GroupProvider
     allocated: Mapping[str, int]
 
 
 def group(allocated: Mapping[str, int], **fields: Any) -> Group:
     fields = {"name": "h_gpu", "total": 4, "reserved": 0, "fit": ALL, **fields}
-    return Group(Provider(**fields), allocated)
+    return Group(GroupProvider(**fields), allocated)
 
 
 # Two instances, one of them stopped, and two cards that are free.
@@ -94,7 +101,7 @@ def compare(**fields: Any) -> tuple[Difference, ...]:
 
 class CompareTest(unittest.TestCase):
     def assertFound(
-        self, *expected: tuple[Kind, str, bool], **changes: Any
+        self, *expected: tuple[Conflict, str, bool], **changes: Any
     ) -> tuple[Difference, ...]:
         found = compare(**changes)
         self.assertEqual(
@@ -108,29 +115,32 @@ class CompareTest(unittest.TestCase):
     def instances(self, **changed: Instance) -> dict[str, Instance]:
         return {**AGREED["instances"], **changed}
 
-    def guests(self, **changed: Named) -> dict[str, Named]:
+    def guests(self, **changed: DomainDevices) -> dict[str, DomainDevices]:
         return {**AGREED["guests"], **changed}
 
     def test_domains(self) -> None:
         found, guests, instances = self.assertFound, self.guests, self.instances
         found()
-        reaches, shared = (Kind.REACHES_OTHERS, "plain", False), (Kind.SHARED_BY_DOMAINS, str(A))
-        reached = Named(reached=frozenset({A}), run="1")
+        reaches, shared = (
+            (Conflict.REACHES_OTHERS, "plain", False),
+            (Conflict.SHARED_BY_DOMAINS, str(A)),
+        )
+        reached = DomainDevices(reached=frozenset({A}), run="1")
         (difference,) = found(reaches, guests=guests(plain=reached))
         self.assertIn("which the instances one have", difference.text)
         opened = dataclasses.replace(reached, opened=frozenset({A}))
         found(reaches, (*shared, False), guests=guests(plain=opened))
-        plain_differs = Kind.DOMAIN_DIFFERS, "plain", False
+        plain_differs = Conflict.DOMAIN_DIFFERS, "plain", False
         found((*shared, False), plain_differs, guests=guests(plain=guest(A)))
         both = instances(two=instance(A, active=False))
-        found((Kind.SHARED_BY_INSTANCES, str(A), False), instances=both)
-        foreign, exceeds = Kind.FOREIGN_DOMAIN, (Kind.INVENTORY_EXCEEDS, "h_gpu", False)
+        found((Conflict.SHARED_BY_INSTANCES, str(A), False), instances=both)
+        foreign, exceeds = Conflict.FOREIGN_DOMAIN, (Conflict.INVENTORY_EXCEEDS, "h_gpu", False)
         others = {"guests": guests(other=guest(C))}
         reserved = {"groups": {GROUP: group({"one": 1, "two": 1}, reserved=1)}}
         found((foreign, "other", False), exceeds, **others)
         found((foreign, "other", False), **others, **reserved)
         found(**others, **reserved, returning=frozenset({"other"}))
-        gone, unlike = (Kind.NO_DOMAIN, "one", False), (Kind.DOMAIN_DIFFERS, "one", False)
+        gone, unlike = (Conflict.NO_DOMAIN, "one", False), (Conflict.DOMAIN_DIFFERS, "one", False)
         for stopped in (guest(A, running=False), guest(running=False)):
             found(gone, guests=guests(one=stopped))
         found(gone, guests={"plain": guest(), "two": guest(B, running=False)})
@@ -143,28 +153,28 @@ class CompareTest(unittest.TestCase):
 
     def test_allocations(self) -> None:
         found = self.assertFound
-        fewer, short = self.instances(one=instance(A, count=2)), (Kind.FLAVOR_DIFFERS, "one")
+        fewer, short = self.instances(one=instance(A, count=2)), (Conflict.FLAVOR_DIFFERS, "one")
         found((*short, False), instances=fewer)
-        differs = Kind.ALLOCATION_DIFFERS, "one"
+        differs = Conflict.ALLOCATION_DIFFERS, "one"
         found((*differs, True), groups={GROUP: group({"two": 1}, reserved=1)})
         more = {GROUP: group({"one": 2, "two": 1})}
         found((*differs, True), groups=more)
         found((*differs, False), (*short, False), groups=more, instances=fewer)
         there = dataclasses.replace(instance(A), counted=frozenset({("other", A)}))
-        elsewhere = (Kind.ALLOCATION_ELSEWHERE, "one", False)
+        elsewhere = (Conflict.ALLOCATION_ELSEWHERE, "one", False)
         found(elsewhere, (*differs, True), instances=self.instances(one=there))
         left = {GROUP: group({"one": 1, "two": 1, "who": 1})}
         for holder, kind, safe in (
-            (Holder.DELETED, Kind.ALLOCATION_LEFT, True),
-            (Holder.ENDED_MOVE, Kind.ALLOCATION_LEFT, True),
-            (Holder.ELSEWHERE, Kind.ALLOCATION_UNKNOWN, False),
-            (Holder.UNKNOWN, Kind.ALLOCATION_UNKNOWN, False),
+            (Consumer.DELETED, Conflict.ALLOCATION_LEFT, True),
+            (Consumer.ENDED_MOVE, Conflict.ALLOCATION_LEFT, True),
+            (Consumer.ELSEWHERE, Conflict.ALLOCATION_UNKNOWN, False),
+            (Consumer.UNKNOWN, Conflict.ALLOCATION_UNKNOWN, False),
         ):
             found((kind, "who", safe), groups=left, holders={"who": holder})
-        found(groups=left, holders={"who": Holder.ON_ITS_WAY})
+        found(groups=left, holders={"who": Consumer.ON_ITS_WAY})
         # A guest that outlived its instance keeps the allocation.
-        kept = (Kind.ALLOCATION_LEFT, "who", False), (Kind.FOREIGN_DOMAIN, "who", False)
-        holders, guests = {"who": Holder.DELETED}, self.guests(who=guest(C))
+        kept = (Conflict.ALLOCATION_LEFT, "who", False), (Conflict.FOREIGN_DOMAIN, "who", False)
+        holders, guests = {"who": Consumer.DELETED}, self.guests(who=guest(C))
         found(*kept, groups=left, holders=holders, guests=guests)
         # What is on its way is not compared.
         moving = self.instances(one=instance(A, settled=False))
@@ -173,13 +183,13 @@ class CompareTest(unittest.TestCase):
 
     def test_cards(self) -> None:
         fit = {GROUP: group({"one": 1, "two": 1}, fit=ALL - {A})}
-        self.assertFound((Kind.CARD_MISSING, str(A), False), cards=ALL - {A}, groups=fit)
+        self.assertFound((Conflict.CARD_MISSING, str(A), False), cards=ALL - {A}, groups=fit)
         unfit = {A: "it is with nouveau", C: "x"}
-        self.assertFound((Kind.CARD_UNFIT, str(A), False), unfit=unfit)
+        self.assertFound((Conflict.CARD_UNFIT, str(A), False), unfit=unfit)
 
     def test_who_does_not_answer_contradicts_nobody(self) -> None:
-        foreign, gone = (Kind.FOREIGN_DOMAIN, "x", False), (Kind.NO_DOMAIN, "one", False)
-        miscounted = (Kind.ALLOCATION_DIFFERS, "one", True)
+        foreign, gone = (Conflict.FOREIGN_DOMAIN, "x", False), (Conflict.NO_DOMAIN, "one", False)
+        miscounted = (Conflict.ALLOCATION_DIFFERS, "one", True)
         for name, expected in (
             ("cards", [foreign, gone, miscounted]),
             ("guests", [miscounted]),
@@ -213,7 +223,7 @@ class RemoteTest(unittest.TestCase):
             )
             found = [(each.kind, each.subject) for each in differences]
             with self.subTest(cells=cells, node=node, near=near, settled=settled):
-                self.assertEqual([(Kind.CARD_REMOTE, str(A))] * is_remote, found)
+                self.assertEqual([(Conflict.CARD_REMOTE, str(A))] * is_remote, found)
 
 
 VGPUS = {"name": "h_vgpu", "total": 0, "fit": NONE, "resource_class": "VGPU"}
@@ -222,7 +232,7 @@ VGPUS = {"name": "h_vgpu", "total": 0, "fit": NONE, "resource_class": "VGPU"}
 class VGPUsTest(unittest.TestCase):
     """An instance with two of them, and a domain of another"""
 
-    def found(self, **changes: Any) -> list[tuple[Kind, str]]:
+    def found(self, **changes: Any) -> list[tuple[Conflict, str]]:
         truths = {
             "cards": NONE,
             "guests": {"one": guest(S, T)},
@@ -235,21 +245,23 @@ class VGPUsTest(unittest.TestCase):
 
     def test_each(self) -> None:
         self.assertEqual([], self.found())
-        self.assertEqual([(Kind.VGPU_MISSING, str(T))], self.found(made={"one": frozenset({S})}))
+        self.assertEqual(
+            [(Conflict.VGPU_MISSING, str(T))], self.found(made={"one": frozenset({S})})
+        )
         moving = {"one": instance(S, T, settled=False)}
         self.assertEqual([], self.found(made={}, instances=moving))
         left = {"one": frozenset({S, T}), "gone": frozenset({U})}
-        self.assertEqual([(Kind.VGPU_LEFT, str(U))], self.found(made=left))
+        self.assertEqual([(Conflict.VGPU_LEFT, str(U))], self.found(made=left))
         self.assertEqual([], self.found(made=left, returning=frozenset({"gone"})))
         for unknown in ("made", "guests", "instances"):
-            self.assertNotIn(Kind.VGPU_LEFT, dict(self.found(**{"made": left, unknown: None})))
-        missing = [(Kind.CARD_MISSING, str(S)), (Kind.CARD_MISSING, str(T))]
+            self.assertNotIn(Conflict.VGPU_LEFT, dict(self.found(**{"made": left, unknown: None})))
+        missing = [(Conflict.CARD_MISSING, str(S)), (Conflict.CARD_MISSING, str(T))]
         self.assertEqual(missing, self.found(functions=frozenset()))
         others = self.found(guests={"one": guest(S, T, U), "two": guest(U)})
-        shared, vgpu = (Kind.SHARED_BY_DOMAINS, str(U)), (Kind.VGPU_MISSING, str(U))
-        unlike = (Kind.FOREIGN_DOMAIN, "two"), (Kind.DOMAIN_DIFFERS, "one")
+        shared, vgpu = (Conflict.SHARED_BY_DOMAINS, str(U)), (Conflict.VGPU_MISSING, str(U))
+        unlike = (Conflict.FOREIGN_DOMAIN, "two"), (Conflict.DOMAIN_DIFFERS, "one")
         self.assertEqual([shared, *unlike, vgpu], others)
-        differs = [(Kind.ALLOCATION_DIFFERS, "one")]
+        differs = [(Conflict.ALLOCATION_DIFFERS, "one")]
         self.assertEqual(differs, self.found(groups={GROUP: group({"one": 1}, **VGPUS)}))
 
 
@@ -260,24 +272,24 @@ class InventoriesTest(unittest.TestCase):
         self.counted = frozenset({(GROUP, A), (PARTS, S)})
         self.vgpus = group({"one": 1}, **(VGPUS | {"total": 8, "reserved": 2}))
 
-    def found(self, **changes: Any) -> list[tuple[Kind, str]]:
+    def found(self, **changes: Any) -> list[tuple[Conflict, str]]:
         agreed = {
             "guests": {"one": guest(A)},
             "instances": {"one": Instance(self.counted, Wanted(active=True, count=2))},
             "groups": {GROUP: group({"one": 1}), PARTS: self.vgpus},
             "vgpus_free": {"h_vgpu": 5},
         }
-        kinds = (Kind.INVENTORY_SHORT, Kind.INVENTORY_EXCEEDS)
+        kinds = (Conflict.INVENTORY_SHORT, Conflict.INVENTORY_EXCEEDS)
         found = compare(**(agreed | changes))
         return [(each.kind, each.subject) for each in found if each.kind in kinds]
 
-    def of_group(self, allocated: int = 1, **fields: Any) -> list[tuple[Kind, str]]:
+    def of_group(self, allocated: int = 1, **fields: Any) -> list[tuple[Conflict, str]]:
         return self.found(groups={GROUP: group({"one": 1} if allocated else {}, **fields)})
 
     def test_totals(self) -> None:
         self.assertEqual([], self.found())
-        self.assertEqual([(Kind.INVENTORY_SHORT, "h_gpu")], self.of_group(total=3))
-        exceeds = [(Kind.INVENTORY_EXCEEDS, "h_gpu")]
+        self.assertEqual([(Conflict.INVENTORY_SHORT, "h_gpu")], self.of_group(total=3))
+        exceeds = [(Conflict.INVENTORY_EXCEEDS, "h_gpu")]
         self.assertEqual(exceeds, self.of_group(fit=ALL - {C}))
         self.assertEqual([], self.of_group(fit=ALL - {C}, reserved=1))
         used = {"one": guest(A), "x": guest(B)}
@@ -287,7 +299,7 @@ class InventoriesTest(unittest.TestCase):
 
     def test_vgpus(self) -> None:
         """Seven are left, two of them reserved."""
-        for free, kind in ((8, Kind.INVENTORY_SHORT), (4, Kind.INVENTORY_EXCEEDS)):
+        for free, kind in ((8, Conflict.INVENTORY_SHORT), (4, Conflict.INVENTORY_EXCEEDS)):
             self.assertEqual([(kind, "h_vgpu")], self.found(vgpus_free={"h_vgpu": free}))
         self.assertEqual([], self.found(vgpus_free={}), "nobody knows")
 
@@ -295,7 +307,7 @@ class InventoriesTest(unittest.TestCase):
         more = {GROUP: group({"one": 1}, fit=ALL - {C}), PARTS: self.vgpus}
         for changes in (
             {"instances": {"one": Instance(self.counted, Wanted(count=2), settled=False)}},
-            {"holders": {"one": Holder.ON_ITS_WAY}},
+            {"holders": {"one": Consumer.ON_ITS_WAY}},
         ):
             found = self.found(groups=more, vgpus_free={"h_vgpu": 4}, **changes)
             self.assertEqual([], found, changes)
@@ -305,4 +317,4 @@ class DocumentationTest(unittest.TestCase):
     def test_every_kind_is_explained(self) -> None:
         root = pathlib.Path(__file__).parents[4]
         text = (root / "doc/source/admin/verify.rst").read_text()
-        self.assertEqual([], [str(kind) for kind in Kind if f"``{kind}``" not in text])
+        self.assertEqual([], [str(kind) for kind in Conflict if f"``{kind}``" not in text])

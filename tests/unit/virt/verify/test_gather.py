@@ -18,7 +18,7 @@ from nova_gpu.virt.delivery import made_vgpus, ways
 from nova_gpu.virt.usage import allocations, records
 from nova_gpu.virt.usage.allocations import Allocations
 from nova_gpu.virt.verify import gather
-from nova_gpu.virt.verify.sources import Holder, Provider
+from nova_gpu.virt.verify.sources import Consumer, GroupProvider
 from tests.fixtures import hosts, vgpu
 from tests.fixtures.bases.host import HostTestCase
 from tests.fixtures.compute import Compute, devices
@@ -48,8 +48,8 @@ class GatherTest(base.BaseTestCase):
         ):
             self.useFixture(fixtures.MockPatchObject(owner, name, what))
 
-    def _providers(self, *_: Any) -> dict[str, Provider]:
-        return {self.provider: Provider("h_gpu", 1, 0, devices([WHOLE]))}
+    def _providers(self, *_: Any) -> dict[str, GroupProvider]:
+        return {self.provider: GroupProvider("h_gpu", 1, 0, devices([WHOLE]))}
 
     def _allocations(self, *_: Any) -> Allocations:
         consumers = {uuid: {"PGPU": 1} for uuid in self.consumers}
@@ -90,9 +90,9 @@ class GatherTest(base.BaseTestCase):
     def test_holders(self) -> None:
         self.consumers = ("deleted", "elsewhere", "unknown")
         expected = {
-            "deleted": Holder.DELETED,
-            "elsewhere": Holder.ELSEWHERE,
-            "unknown": Holder.UNKNOWN,
+            "deleted": Consumer.DELETED,
+            "elsewhere": Consumer.ELSEWHERE,
+            "unknown": Consumer.UNKNOWN,
         }
         self.assertEqual(expected, self.gather().holders)
 
@@ -135,7 +135,7 @@ class TestMade(HostTestCase):
 
     def made(self, owners: dict[str, set[Any]]) -> dict[str, frozenset[Slot]]:
         looked: Any = SimpleNamespace(
-            vgpus=self.notes, ways=ways.Ways(self.host.roots, lambda _: None)
+            vgpus=self.notes, ways=ways.Deliveries(self.host.roots, lambda _: None)
         )
         parts = division.divided(self.host.gpus(), self.host.roots)
         return gather.made_vgpus(looked, parts, owners)

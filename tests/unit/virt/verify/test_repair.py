@@ -11,7 +11,7 @@ from nova_gpu.core import exception
 from nova_gpu.virt.usage.allocations import Allocations
 from nova_gpu.virt.usage.records import Records
 from nova_gpu.virt.verify import repair
-from nova_gpu.virt.verify.sources import Difference, Holder, HostState, Kind, Provider
+from nova_gpu.virt.verify.sources import Conflict, Consumer, Difference, GroupProvider, HostState
 from tests.fixtures import counted
 from tests.fixtures.compute import resources
 
@@ -59,16 +59,16 @@ class RepairTest(base.BaseTestCase):
             guests=None,
             records=Records({UUID: frozenset({(GROUP, CARD)})}),
             wanted={},
-            providers={GROUP: Provider("h_gpu", 2, 0, frozenset())},
+            providers={GROUP: GroupProvider("h_gpu", 2, 0, frozenset())},
             allocations=Allocations(),
-            holders={UUID: Holder.DELETED},
+            holders={UUID: Consumer.DELETED},
         )
 
-    def repair(self, kind: Kind = Kind.ALLOCATION_DIFFERS) -> None:
+    def repair(self, kind: Conflict = Conflict.ALLOCATION_DIFFERS) -> None:
         difference = Difference(kind, UUID, "text", "remedy", True)
         repair.repair(difference, self.truths, self.placement)
 
-    def assertNotRepaired(self, reason: str, kind: Kind = Kind.ALLOCATION_DIFFERS) -> None:
+    def assertNotRepaired(self, reason: str, kind: Conflict = Conflict.ALLOCATION_DIFFERS) -> None:
         with self.assertRaisesRegex(exception.NotRepaired, reason):
             self.repair(kind)
 
@@ -81,15 +81,15 @@ class RepairTest(base.BaseTestCase):
         self.assertEqual({"PGPU": 2}, self.placement.resources[GROUP])
 
     def test_what_is_left_is_removed(self) -> None:
-        self.repair(Kind.ALLOCATION_LEFT)
-        self.truths = dataclasses.replace(self.truths, holders={UUID: Holder.ENDED_MOVE})
-        self.repair(Kind.ALLOCATION_LEFT)
+        self.repair(Conflict.ALLOCATION_LEFT)
+        self.truths = dataclasses.replace(self.truths, holders={UUID: Consumer.ENDED_MOVE})
+        self.repair(Conflict.ALLOCATION_LEFT)
         self.assertEqual([(UUID, "instance"), (UUID, "migration")], self.placement.deleted)
 
     def test_nothing_else(self) -> None:
         """Any error says what is not repaired."""
-        self.assertNotRepaired("no command can repair no-domain", Kind.NO_DOMAIN)
+        self.assertNotRepaired("no command can repair no-domain", Conflict.NO_DOMAIN)
         self.placement.is_full = True
         self.assertNotRepaired("Placement refuses")
         self.truths = dataclasses.replace(self.truths, holders={})
-        self.assertNotRepaired(UUID, Kind.ALLOCATION_LEFT)
+        self.assertNotRepaired(UUID, Conflict.ALLOCATION_LEFT)

@@ -13,7 +13,7 @@ from nova_gpu.core.scheduling.capacity import Group, Host
 from nova_gpu.core.sets import partitions
 from nova_gpu.core.sets.partitions import Partition
 from nova_gpu.core.sets.set_traits import Board
-from osc_gpu_fleet.planning.fleet import Fleet, Instance, Need, Plan, Sets, Way
+from osc_gpu_fleet.planning.fleet import Fleet, Instance, ModulesByGroup, Need, Plan, Way
 
 FERMI, KEPLER = "CUSTOM_GPU_ARCH_FERMI", "CUSTOM_GPU_ARCH_KEPLER"
 # Half of a board of H100
@@ -66,7 +66,7 @@ def _held(wanted: Need, groups: Sequence[int]) -> dict[int, int]:
     return held
 
 
-def _sets(there: Host, held: dict[int, int]) -> Sets | None:
+def _sets(there: Host, held: dict[int, int]) -> ModulesByGroup | None:
     """What a host gives of its boards, ``None`` where it has no such set"""
     found = []
     for group, count in held.items():

@@ -89,7 +89,7 @@ class LargeCloudTest(ReadingTestCase):
             (flavor_check.CheckFlavor,),
             (preemption.Preempt, "two", "--project", "p1"),
             (preemption.Preempt, "--project", "p1"),
-            (move_commands.MakePlace, "two"),
+            (move_commands.MakeRoom, "two"),
             (move_commands.Drain, "host7"),
             (move_commands.Defragment, "--flavor", "two"),
         ):

@@ -72,7 +72,7 @@ class PreemptibleTest(unittest.TestCase):
             with self.assertRaisesRegex(exceptions.CommandError, said):
                 flavors.properties({"gpus": 1}, {}, specs)
         stated = argparse.Namespace(**{"gpu:preemptible": "1h", "gpu:on_preempt": None})
-        hooks.CreateFlavor(mock.Mock()).before(stated)
+        hooks.CreatePreemptibleFlavor(mock.Mock()).before(stated)
         self.assertEqual("release", vars(stated)["gpu:on_stop"])
 
     def test_traits_that_tenants_make(self) -> None:

@@ -15,9 +15,9 @@ from osc_gpu_fleet.planning import plan, search, victims
 from osc_gpu_fleet.planning.fleet import (
     Fleet,
     Instance,
+    ModulesByGroup,
     Need,
     Plan,
-    Sets,
     Way,
     permitted_way,
     with_last_set,
@@ -184,7 +184,7 @@ class LastSetTest(unittest.TestCase):
         one = instance(str(modules), "host1", need(len(modules)))
         return dataclasses.replace(one, sets=((0, modules),) if known else ())
 
-    def sets(self, taken: set[int], *there: Instance) -> list[Sets]:
+    def sets(self, taken: set[int], *there: Instance) -> list[ModulesByGroup]:
         (group,) = host("host1", (8, 0)).groups
         group = dataclasses.replace(group, board=Board(H100, frozenset(taken)))
         return [each.sets for each in with_last_set(there, [group])]

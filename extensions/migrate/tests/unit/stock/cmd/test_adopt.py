@@ -21,9 +21,16 @@ from nova_gpu.core.model import GPU, PciAddress, Product
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host.pci import sysfs
 from nova_gpu_migrate.cmd import adopt, leave
-from nova_gpu_migrate.core.holding import Holding, Instance, Leaving, NotTakenOver, Obstacle, Way
-from nova_gpu_migrate.virt.adoption import Step
-from nova_gpu_migrate.virt.shadow import Card, Group, Shadow
+from nova_gpu_migrate.core.holding import (
+    NotTakenOver,
+    Obstacle,
+    StockDelivery,
+    StockHolding,
+    StockInstance,
+    StockReturn,
+)
+from nova_gpu_migrate.virt.adoption import Write
+from nova_gpu_migrate.virt.shadow import Shadow, ShadowCard, ShadowGroup
 from tests.fixtures import hosts, pci
 
 CARD = PciAddress(0, 0x3B, 0, 0)
@@ -32,10 +39,10 @@ A2 = {"vendor_id": "10de", "product_id": "25b6"}
 BUSY = Obstacle("it has the task deleting", "wait")
 
 
-def holding(uuid: str, *obstacles: Obstacle) -> Holding:
-    return Holding(
-        Instance(uuid, "a2.small", {}, "active", recorded={CARD: "a2"}),
-        (Way.ALIAS,),
+def holding(uuid: str, *obstacles: Obstacle) -> StockHolding:
+    return StockHolding(
+        StockInstance(uuid, "a2.small", {}, "active", recorded={CARD: "a2"}),
+        (StockDelivery.ALIAS,),
         (CARD,),
         {},
         frozenset([CARD]),
@@ -46,7 +53,7 @@ def holding(uuid: str, *obstacles: Obstacle) -> Holding:
     )
 
 
-def report(*holdings: Holding, cards: tuple[Card, ...] = ()) -> Shadow:
+def report(*holdings: StockHolding, cards: tuple[ShadowCard, ...] = ()) -> Shadow:
     return Shadow("node1", (), cards, (), holdings, (), {}, ())
 
 
@@ -86,7 +93,7 @@ class PlanTest(test.NoDBTestCase):
     def test_a_card_that_no_domain_has(self) -> None:
         """As the former one of a resize on the same host, which may be reverted."""
         gpu = GPU(CARD, Product("10de", "25b6"), 0)
-        own, free = Card(gpu, None, ("one",), ()), Card(gpu, None, (), ())
+        own, free = ShadowCard(gpu, None, ("one",), ()), ShadowCard(gpu, None, (), ())
         kept = holding("one", Obstacle("a migration of it is finished", "wait"))
         adopt.check_named(report(kept, cards=(own,)))
         adopt.check_named(report(cards=(free,)))
@@ -119,7 +126,7 @@ class PlanTest(test.NoDBTestCase):
         CONF._get_opt_info("vgpu_types", "gpu").pop("location", None)
         product, slot = Product("10de", "27b8"), Slot(CARD, "nvidia-64", 0)
         groups = tuple(
-            Group(type_id, "VGPU", product, 4, (card,), type_id)
+            ShadowGroup(type_id, "VGPU", product, 4, (card,), type_id)
             for type_id, card in (("nvidia-64", CARD), ("nvidia-66", CARD), ("nvidia-9", NIC))
         )
         own = dataclasses.replace(holding("one"), slots={slot: CARD}, unset=("resources1:VGPU",))
@@ -153,15 +160,15 @@ class TakeOverTest(test.NoDBTestCase):
         self.errors: dict[str, Exception] = {}
         self.given_back: list[str] = []
 
-    def steps(self, taken: Holding) -> Iterator[Step]:
+    def steps(self, taken: StockHolding) -> Iterator[Write]:
         for name in ("first", "second"):
-            yield Step(name, functools.partial(self._do, taken.instance.uuid, name))
+            yield Write(name, functools.partial(self._do, taken.instance.uuid, name))
 
-    def begun(self) -> Iterator[Iterator[Step]]:
+    def begun(self) -> Iterator[Iterator[Write]]:
         for uuid in self.given_back:
-            yield iter([Step("back", functools.partial(self._do, uuid, "back"))])
+            yield iter([Write("back", functools.partial(self._do, uuid, "back"))])
 
-    def ended(self) -> Iterator[Step]:
+    def ended(self) -> Iterator[Write]:
         yield from ()
 
     def _do(self, uuid: str, name: str) -> None:
@@ -169,7 +176,7 @@ class TakeOverTest(test.NoDBTestCase):
             raise error
         self.done.append(f"{uuid} {name}")
 
-    def take_over(self, *holdings: Holding) -> tuple[int, str, str]:
+    def take_over(self, *holdings: StockHolding) -> tuple[int, str, str]:
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             status = adopt.take_over(self, holdings)  # type: ignore[arg-type]
@@ -205,7 +212,7 @@ class TakeOverTest(test.NoDBTestCase):
                 time.sleep(10)
             time.sleep(10)
 
-        step = Step("a step", wait)
+        step = Write("a step", wait)
         refused = self.assertRaises(adopt.NotReady, adopt.do, step)
         self.assertEqual("not done: a step: no answer within 1 s; run this again", str(refused))
 
@@ -218,7 +225,9 @@ class OptionsTest(test.NoDBTestCase):
         self.host.add_gpu(str(CARD), "10de", "25b6")
         self.flags(compute_driver="gpu.GPULibvirtDriver")
 
-    def refused(self, *parts: str, item: Holding | None = None, spec: Sequence[str] = ()) -> None:
+    def refused(
+        self, *parts: str, item: StockHolding | None = None, spec: Sequence[str] = ()
+    ) -> None:
         refused = self.assertRaises(
             adopt.NotReady, adopt.check_options, [item or holding("one")], spec, self.host.roots
         )
@@ -283,10 +292,10 @@ class StoppedTest(test.TestCase):
 OF_A2 = json.dumps({"vendor_id": "10de", "product_id": "25b6"})
 
 
-def leaving(uuid: str, *obstacles: Obstacle) -> Leaving:
-    own = Instance(uuid, "g1", {}, "active", counted=frozenset([CARD]))
+def leaving(uuid: str, *obstacles: Obstacle) -> StockReturn:
+    own = StockInstance(uuid, "g1", {}, "active", counted=frozenset([CARD]))
     words = {"pci_passthrough:alias": "a2:1"}
-    return Leaving(own, {CARD: "a2"}, {}, words, ("gpus",), obstacles)
+    return StockReturn(own, {CARD: "a2"}, {}, words, ("gpus",), obstacles)
 
 
 class CheckTest(test.NoDBTestCase):
@@ -311,7 +320,10 @@ class CheckTest(test.NoDBTestCase):
 
     def test_a_card_that_nova_gpu_withholds(self) -> None:
         gpu = GPU(CARD, Product("10de", "25b6"), 0)
-        withheld, fit = Card(gpu, "it is in quarantine", (), ()), Card(gpu, None, (), ())
+        withheld, fit = (
+            ShadowCard(gpu, "it is in quarantine", (), ()),
+            ShadowCard(gpu, None, (), ()),
+        )
         (line,) = leave.unfit([withheld, fit], [OF_A2], self.host.roots)
         self.assertIn("0000:3b:00.0: stock Nova gives it", line)
         self.assertIn("it is in quarantine", line)
@@ -320,7 +332,9 @@ class CheckTest(test.NoDBTestCase):
     def test_one_in_quarantine_that_is_not_clean(self) -> None:
         """Its quarantine ends first: it is not cleaned before."""
         host = mock.Mock(proofs=self.host.root / "gpu-clean", roots=self.host.roots)
-        card = Card(GPU(CARD, Product("10de", "25b6"), 0), "it is in quarantine", (), (), "bound")
+        card = ShadowCard(
+            GPU(CARD, Product("10de", "25b6"), 0), "it is in quarantine", (), (), "bound"
+        )
         refused = self.assertRaises(adopt.NotReady, leave.check_clean, [card], [OF_A2], host)
         self.assertIn("it is in quarantine; then start nova-compute", str(refused))
 
@@ -328,7 +342,7 @@ class CheckTest(test.NoDBTestCase):
         """Its card is not free, and no other function of that."""
         self.host.add_gpu("0000:5e:00.0", "10de", "25b6", companions=[pci.AUDIO])
         gpu = next(gpu for gpu in self.host.gpus() if gpu.companions)
-        card = Card(gpu, None, ("strange",), (), named=frozenset(gpu.functions))
+        card = ShadowCard(gpu, None, ("strange",), (), named=frozenset(gpu.functions))
         strangers = {"strange": (gpu.address,)}
         report = Shadow(None, (), (card,), (), (), (), strangers, ())
         other = json.dumps({"vendor_id": "10de", "product_id": "25b7"})
@@ -349,10 +363,10 @@ class GiveBackTest(test.NoDBTestCase):
         self.done: list[str] = []
         self.error: exception.GPUError | None = None
 
-    def steps(self, items: Iterable[Leaving]) -> Iterator[Step]:
+    def steps(self, items: Iterable[StockReturn]) -> Iterator[Write]:
         for item in items:
-            yield Step(item.instance.uuid, lambda: self.done.append("first"))
-            yield Step("second", self._second)
+            yield Write(item.instance.uuid, lambda: self.done.append("first"))
+            yield Write("second", self._second)
 
     def _second(self) -> None:
         if self.error:

@@ -8,20 +8,20 @@ from typing import Any
 
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.topology import affinity
-from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, Slot, device_uuid
+from nova_gpu.core.vgpu.vgpu import DividedCard, Parent, Slot, VGPUKind, device_uuid
 from nova_gpu_migrate.core import former, leaving
-from nova_gpu_migrate.core.former import Request
+from nova_gpu_migrate.core.former import AliasRequest
 from nova_gpu_migrate.core.holding import (
     SHELVED,
     Alias,
     Domain,
     Hardware,
-    Holding,
-    Instance,
-    Leaving,
     MdevType,
-    MediatedDevice,
-    Way,
+    StockDelivery,
+    StockHolding,
+    StockInstance,
+    StockMdev,
+    StockReturn,
 )
 
 ONE, TWO = PciAddress(0, 1, 0, 0), PciAddress(0, 2, 0, 0)
@@ -30,23 +30,23 @@ L4 = Alias("l4", (PciAddress(0, 3, 0, 0),), {})
 MINE = "6f70656e-7374-4163-8b20-697320667265"
 FUNCTION = PciAddress(0, 1, 0, 4)
 MIG = Slot(PciAddress(0, 9, 0, 0), "1g.18gb", 900)
-_PARENT = Parent(Kind.MEDIATED, {}, {})
+_PARENT = Parent(VGPUKind.MEDIATED, {}, {})
 HOST = Hardware({}, {}, {}, {}, {card: DividedCard({}, {card: _PARENT}) for card in (ONE, TWO)})
 FLAVOR = {"gpus": "= 1", "gpu:model": "s== A2", "hypervisor": "s== QEMU", "hw:x": "y"}
 
 
-def instance(*counted: PciAddress, **changes: Any) -> Instance:
-    own = Instance("mine", "g1", FLAVOR, "active", counted=frozenset(counted))
+def instance(*counted: PciAddress, **changes: Any) -> StockInstance:
+    own = StockInstance("mine", "g1", FLAVOR, "active", counted=frozenset(counted))
     return dataclasses.replace(own, **changes)
 
 
-def judge(*args: Any, **kwargs: Any) -> Leaving:
+def judge(*args: Any, **kwargs: Any) -> StockReturn:
     item = leaving.judge(*args, **kwargs)
     assert item
     return item
 
 
-def judge_shelved(own: Instance, known: Collection[Alias]) -> Leaving:
+def judge_shelved(own: StockInstance, known: Collection[Alias]) -> StockReturn:
     item = leaving.judge_shelved(own, known)
     assert item
     return item
@@ -55,15 +55,15 @@ def judge_shelved(own: Instance, known: Collection[Alias]) -> Leaving:
 class JudgeTest(unittest.TestCase):
     def judge(
         self,
-        own: Instance,
+        own: StockInstance,
         *aliases: Alias,
         domain: frozenset[PciAddress] | None = None,
         kept: Collection[Alias] = (),
-    ) -> Leaving:
+    ) -> StockReturn:
         domains = {"mine": Domain(own.counted if domain is None else domain)}
         return judge(own, domains, HOST, aliases or (A2, L4), former=kept)
 
-    def assertObstacle(self, item: Leaving, *parts: str) -> None:
+    def assertObstacle(self, item: StockReturn, *parts: str) -> None:
         (obstacle,) = item.obstacles
         for part in parts:
             self.assertIn(part, str(obstacle))
@@ -118,7 +118,7 @@ class JudgeTest(unittest.TestCase):
         own = instance(extra_specs={"gpu_arch": "turing"}, recorded={ONE: "a2"})
         host = dataclasses.replace(HOST, cards_by_function={ONE: ONE})
         self.assertIsNone(leaving.judge(own, {}, host, [A2]))
-        made = dataclasses.replace(HOST, mediated={"made": MediatedDevice(ONE, ONE, "nvidia-35")})
+        made = dataclasses.replace(HOST, mediated={"made": StockMdev(ONE, ONE, "nvidia-35")})
         domains = {"mine": Domain(mediated=frozenset(["made"]))}
         own = instance(extra_specs={"vgpus": "= 1"})
         self.assertIsNone(leaving.judge(own, domains, made, [A2]))
@@ -160,7 +160,7 @@ class JudgeTest(unittest.TestCase):
 
     def test_virtual_functions(self) -> None:
         slots = frozenset([Slot(FUNCTION, "nvidia-35", 0)])
-        parts = {ONE: DividedCard({}, {FUNCTION: Parent(Kind.TYPED, {}, {"nvidia-35": 1})})}
+        parts = {ONE: DividedCard({}, {FUNCTION: Parent(VGPUKind.TYPED, {}, {"nvidia-35": 1})})}
         host = dataclasses.replace(HOST, parts=parts)
         own = instance(slots=slots, extra_specs={"vgpus": "= 1", "vgpu_type": "nvidia-35"})
         domain = Domain(frozenset([FUNCTION]))
@@ -196,7 +196,7 @@ class JudgeTest(unittest.TestCase):
     def test_what_it_came_with(self) -> None:
         """Its aliases, not others that give the same, as long as its devices fit them."""
         before = {"pci_passthrough:alias": "nic:1, any:1,a2:1", "gpu:model": "s== other"}
-        request = Request(({"vendor_id": "10de"},), "required")
+        request = AliasRequest(({"vendor_id": "10de"},), "required")
         taken = {"gpus": "= 2", "gpu:model": "s== A2", "pci_passthrough:alias": "nic:1"}
         kept = former.Former(
             *("g1", taken, before, {"any": request, "a2": request}, {ONE: "any", TWO: "a2"})
@@ -277,9 +277,9 @@ class JudgeTest(unittest.TestCase):
 
     def test_the_way_back_before_the_way_there(self) -> None:
         alias = {"pci_passthrough:alias": "a2:1"}
-        stock = Instance("mine", "g1", alias, "active", recorded={ONE: "a2"})
-        holding = Holding(
-            *(stock, (Way.ALIAS,), (ONE,), {}, frozenset([ONE]), frozenset(["a2"])),
+        stock = StockInstance("mine", "g1", alias, "active", recorded={ONE: "a2"})
+        holding = StockHolding(
+            *(stock, (StockDelivery.ALIAS,), (ONE,), {}, frozenset([ONE]), frozenset(["a2"])),
             *({"gpus": "= 1"}, (*alias,), ()),
         )
         domains = {"mine": Domain(frozenset([ONE]))}

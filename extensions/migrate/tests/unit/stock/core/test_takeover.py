@@ -10,19 +10,19 @@ from nova_gpu.core.availability import Scope, Source, Unavailable
 from nova_gpu.core.flavor import request
 from nova_gpu.core.model import GPU, PciAddress, Product
 from nova_gpu.core.topology import affinity
-from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, Slot, VGPUType, device_uuid
+from nova_gpu.core.vgpu.vgpu import DividedCard, Parent, Slot, VGPUKind, VGPUType, device_uuid
 from nova_gpu_migrate.core import takeover
-from nova_gpu_migrate.core.former import Request
+from nova_gpu_migrate.core.former import AliasRequest
 from nova_gpu_migrate.core.holding import (
     SHELVED,
     Alias,
     Domain,
     Hardware,
-    Holding,
-    Instance,
-    MediatedDevice,
-    Provider,
-    Way,
+    StockDelivery,
+    StockHolding,
+    StockInstance,
+    StockMdev,
+    StockProvider,
 )
 
 A2 = Product("10de", "25b6", "A2", "ampere", 15360)
@@ -51,17 +51,17 @@ def hardware(*gpus: GPU, **changes: Any) -> Hardware:
 
 def divided(parent: PciAddress, *types: str) -> DividedCard:
     known = {type_id: VGPUType(type_id) for type_id in types or ("nvidia-35",)}
-    return DividedCard(known, {parent: Parent(Kind.MEDIATED, {}, {})})
+    return DividedCard(known, {parent: Parent(VGPUKind.MEDIATED, {}, {})})
 
 
 def mediating(**changes: Any) -> Hardware:
-    made = {MDEV: MediatedDevice(address(1), address(1), "nvidia-35")}
+    made = {MDEV: StockMdev(address(1), address(1), "nvidia-35")}
     changes = {"mediated": made, "parts": {address(1): divided(address(1))}} | changes
     return hardware(gpu(1), **changes)
 
 
-def instance(*recorded: PciAddress, **changes: Any) -> Instance:
-    own = Instance("mine", "a2.small", ALIAS, "active", recorded=dict.fromkeys(recorded, "a2"))
+def instance(*recorded: PciAddress, **changes: Any) -> StockInstance:
+    own = StockInstance("mine", "a2.small", ALIAS, "active", recorded=dict.fromkeys(recorded, "a2"))
     return dataclasses.replace(own, **changes)
 
 
@@ -75,18 +75,18 @@ ONE, AUDIO, NIC = address(1), address(1, 1), address(9)
 class JudgeTest(unittest.TestCase):
     def judge(
         self,
-        own: Instance,
+        own: StockInstance,
         host: Hardware,
         *,
         domain: Domain | None = None,
         others: Mapping[str, Domain] | None = None,
-    ) -> Holding:
+    ) -> StockHolding:
         mine = domain or has(*own.recorded)
         holding = takeover.judge(own, {"mine": mine, **(others or {})}, host)
         assert holding
         return holding
 
-    def assertObstacle(self, holding: Holding, *parts: str) -> None:
+    def assertObstacle(self, holding: StockHolding, *parts: str) -> None:
         (obstacle,) = holding.obstacles
         for part in parts:
             self.assertIn(part, str(obstacle))
@@ -96,7 +96,9 @@ class JudgeTest(unittest.TestCase):
         for states in ({}, {"vm_state": "stopped"}, {"vm_state": "paused"}):
             holding = self.judge(instance(address(1), **states), hardware(gpu(1), gpu(2)))
             self.assertEqual([], list(holding.obstacles))
-            self.assertEqual(((Way.ALIAS,), (address(1),)), (holding.ways, holding.devices))
+            self.assertEqual(
+                ((StockDelivery.ALIAS,), (address(1),)), (holding.ways, holding.devices)
+            )
             self.assertEqual({"gpus": "= 1", "gpu:model": "s== A2"}, holding.set)
             self.assertEqual(("pci_passthrough:alias",), holding.unset)
 
@@ -123,8 +125,8 @@ class JudgeTest(unittest.TestCase):
         host = dataclasses.replace(host, cards_by_function=functions)
         holding = self.judge(instance(function), host)
         self.assertObstacle(holding, "0000:01:00.4", "would not offer")
-        typed = Parent(Kind.TYPED, {}, {"nvidia-35": 1})
-        for parent, type_id in ((typed, "nvidia-35"), (Parent(Kind.PLAIN, {}, {}), "vf")):
+        typed = Parent(VGPUKind.TYPED, {}, {"nvidia-35": 1})
+        for parent, type_id in ((typed, "nvidia-35"), (Parent(VGPUKind.PLAIN, {}, {}), "vf")):
             parts = DividedCard({type_id: VGPUType(type_id)}, {function: parent, other: parent})
             divided_host = dataclasses.replace(host, parts={address(1): parts})
             own = instance(function, other)
@@ -185,7 +187,7 @@ class JudgeTest(unittest.TestCase):
     def test_mediated_devices(self) -> None:
         own = instance(extra_specs={"resources:VGPU": "1", "trait:CUSTOM_BIG": "x", "hw:x": "y"})
         holding = self.judge(own, mediating(), domain=has(mediated=MDEV))
-        self.assertEqual((Way.MEDIATED,), holding.ways)
+        self.assertEqual((StockDelivery.MEDIATED,), holding.ways)
         slot = Slot.of_device(address(1), "nvidia-35", MDEV)
         self.assertEqual((slot,), holding.devices)
         self.assertEqual({"vgpus": "= 1", "vgpu_type": "s== nvidia-35"}, holding.set)
@@ -210,7 +212,7 @@ class JudgeTest(unittest.TestCase):
 
     def test_what_the_flavor_says_of_mediated_devices(self) -> None:
         """The operator has named another class, and told cards from each other by a trait."""
-        stock = Provider("", frozenset(["CUSTOM_Q"]), frozenset(["CUSTOM_BIG"]))
+        stock = StockProvider("", frozenset(["CUSTOM_Q"]), frozenset(["CUSTOM_BIG"]))
         words = ("resources1:CUSTOM_Q", "trait1:CUSTOM_BIG")
         others = {"resources2:VGPU": "1", "trait2:CUSTOM_SMALL": "required"}
         own = instance(extra_specs=dict.fromkeys(words, "1") | others)
@@ -220,7 +222,7 @@ class JudgeTest(unittest.TestCase):
     def test_a_mediated_device_of_nova_gpu(self) -> None:
         """Its domain still says at which slot nova-gpu has made it."""
         made = device_uuid(MINE, SLOT)
-        device = MediatedDevice(address(1), address(1), "nvidia-35")
+        device = StockMdev(address(1), address(1), "nvidia-35")
         host = mediating(mediated={made: device})
         domain = dataclasses.replace(has(mediated=made), slots=frozenset([SLOT]))
         holding = takeover.judge(instance(uuid=MINE), {MINE: domain}, host)
@@ -240,7 +242,7 @@ class JudgeTest(unittest.TestCase):
         self.assertObstacle(shared, MDEV, OTHER)
         other = "4b20d080-1b54-4048-85b3-a6a62d165c01"
         both = {
-            uuid: MediatedDevice(address(1), address(1), f"nvidia-{n}")
+            uuid: StockMdev(address(1), address(1), f"nvidia-{n}")
             for n, uuid in ((35, MDEV), (36, other))
         }
         parts_ = {address(1): divided(address(1), "nvidia-35", "nvidia-36")}
@@ -305,7 +307,10 @@ class JudgeTest(unittest.TestCase):
                 own = instance(
                     address(1),
                     extra_specs={"pci_passthrough:alias": ",".join(filter(None, ("a2:1", left)))},
-                    requests={"a2": Request(({},), policy), "nic": Request(({},), "required")},
+                    requests={
+                        "a2": AliasRequest(({},), policy),
+                        "nic": AliasRequest(({},), "required"),
+                    },
                     stated_policy=stated,
                     default_policy=default,
                 )
@@ -320,7 +325,7 @@ class JudgeTest(unittest.TestCase):
 
     def test_what_is_kept(self) -> None:
         """What its words, its requests and its records were, through further runs."""
-        requests = {"a2": Request(({"vendor_id": "10de"},), "required")}
+        requests = {"a2": AliasRequest(({"vendor_id": "10de"},), "required")}
         specs = {**ALIAS, "gpu:model": "s== A2", "hw:x": "y"}
         own = instance(address(1), extra_specs=specs, requests=requests)
         kept = self.judge(own, hardware(gpu(1))).former
@@ -339,7 +344,7 @@ class JudgeTest(unittest.TestCase):
     def test_a_shelved_instance(self) -> None:
         """Its words are kept, and there is no device to hold those that it gets against."""
         strict, any_ = (Alias(name, (address(1),), {"gpus": "= 1"}) for name in ("a2", "any"))
-        requests = {name: Request(({"vendor_id": "10de"},)) for name in ("a2", "any", "nic")}
+        requests = {name: AliasRequest(({"vendor_id": "10de"},)) for name in ("a2", "any", "nic")}
         words = {"pci_passthrough:alias": "a2:1, any:1,nic:1,a2:1", "hypervisor": "KVM"}
         own = instance(vm_state=SHELVED, extra_specs=words, requests=requests)
         item = takeover.judge_shelved(own, [strict, any_])

@@ -15,7 +15,7 @@ from nova_gpu.core import names
 from nova_gpu.core.model import GPU, DeliveryMode, GroupKey, PciAddress, Product
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
-from nova_gpu_migrate.core.holding import Alias, Provider
+from nova_gpu_migrate.core.holding import Alias, StockProvider
 from nova_gpu_migrate.virt import aliases, providers
 from tests.fixtures import hosts, pci
 
@@ -34,7 +34,7 @@ class AliasesTest(test.NoDBTestCase):
         self.slots: list[Slot] = []
         self.companions: list[PciAddress] = []
         self.device_spec: list[str] = []
-        self.providers: dict[PciAddress, Provider] = {}
+        self.providers: dict[PciAddress, StockProvider] = {}
 
     def read(self, *own: dict[str, Any] | str) -> list[Alias]:
         texts = [text if isinstance(text, str) else json.dumps(text) for text in own]
@@ -100,7 +100,9 @@ class AliasesTest(test.NoDBTestCase):
         self.host.add_gpu(str(TWO), "10de", "27b8")
         alias = {"resource_class": "a2", "traits": "fast", "name": "a2"}
         self.assertEqual([], self.read(alias))
-        self.providers = {ONE: Provider("", frozenset(["CUSTOM_A2"]), frozenset(["CUSTOM_FAST"]))}
+        self.providers = {
+            ONE: StockProvider("", frozenset(["CUSTOM_A2"]), frozenset(["CUSTOM_FAST"]))
+        }
         (found,) = self.read(alias)
         self.assertEqual((ONE,), found.cards)
         self.assertEqual([], self.read({**alias, "traits": "slow"}))
