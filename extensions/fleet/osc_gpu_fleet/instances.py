@@ -128,8 +128,10 @@ def read(connection: rest.Snapshot) -> Fleet:
     modules = _modules(connection, members, known, up)
     instances: list[Instance] = []
     for there, groups in members.values():
-        with_sets = [dataclasses.replace(each, sets=modules.get(each.uuid, ())) for each in there]
-        instances += fleet.with_last_set(with_sets, groups)
+        known_sets = [
+            dataclasses.replace(instance, sets=modules.get(instance.uuid, ())) for instance in there
+        ]
+        instances += fleet.with_last_set(known_sets, groups)
     return Fleet(tuple(made), tuple(instances), shared)
 
 
@@ -149,7 +151,9 @@ def _modules(
 
     def of_host(name: str) -> dict[str, Sets]:
         there, groups = members[name]
-        matter = {number for each in there if not each.is_fixed for number, _ in each.held}
+        matter = {
+            number for instance in there if not instance.is_fixed for number, _ in instance.held
+        }
         sets: dict[str, Sets] = {}
         with contextlib.suppress(exceptions.CommandError):
             for instance in there:
