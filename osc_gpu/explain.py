@@ -102,7 +102,7 @@ def _remote(connection: Any, server: Any, request: FlavorRequest) -> Iterator[st
         return
     try:
         listed, _ = servers.cards(connection, server)
-    except rest.Refused:
+    except rest.NotPermitted:
         raise
     except exceptions.CommandError as e:
         yield f"the NUMA nodes of its GPUs are unknown: {e}"

@@ -152,7 +152,7 @@ def _held(connection: Any, server: Any) -> dict[str, Any]:
     held = providers.of_instance(connection, server.id)
     try:
         listed, reason = cards(connection, server) if held else ([], "")
-    except rest.Refused:
+    except rest.NotPermitted:
         raise
     except exceptions.CommandError as e:  # its host does not answer; all else is known
         listed, reason = [], f"unknown: {e}"
