@@ -294,7 +294,8 @@ Related options:
         help="""
 Seconds allowed for each step of cleaning a card: its reset, the end of processes that a container
 left, and ``[gpu]clean_command``. A step that takes longer is stopped, and the card goes into
-quarantine. The deletion of an instance waits for these steps.
+quarantine; if it is the search for processes, the card is reserved, and each period tries again.
+The deletion of an instance waits for these steps.
 
 Related options:
 

@@ -31,6 +31,7 @@ _RECOVERY_ACTIONS = {
     6: "reset the bus that it is on",
     7: "boot the host again",
 }
+_UNKNOWN_ACTION = "do what it names in nvidia-smi -q (GPU Recovery Action)"
 # nvml.h: NVML_GPU_FABRIC_STATE_*; 0 is a card without a fabric
 _FABRIC_STATES = {1: "not started", 2: "in progress"}
 _FABRIC_COMPLETED = 3
@@ -126,7 +127,7 @@ def of_nvml(health: NvmlHealth) -> Unavailable | None:
             "rows of its memory could not be remapped", "replace the card", Source.NVML
         )
     if health.recovery_action:
-        action = _RECOVERY_ACTIONS.get(health.recovery_action, "see nvidia-smi -q")
+        action = _RECOVERY_ACTIONS.get(health.recovery_action, _UNKNOWN_ACTION)
         return Unavailable("its driver asks for a recovery action", action, Source.NVML)
     if health.uncorrected:
         reason = f"{health.uncorrected} ECC errors of its memory were not corrected"

@@ -13,6 +13,8 @@ from nova_gpu.host.container import guest_processes
 from nova_gpu.host.pci import privileged_cards
 from nova_gpu.host.vfio import binding, open_devices
 
+_TOO_MANY = "raise [gpu]clean_timeout, or limit the processes of guests"
+
 
 @nova_gpu.privsep.entrypoint.entrypoint
 def reset(address: str) -> None:
@@ -26,8 +28,9 @@ def end_processes(address: str) -> list[str]:
     """End the processes that a container left with the device open; return their descriptions.
 
     :param address: a GPU's address, or the slot of a MIG instance
-    :raises NotCleanedYet: if a process does not end, or may have the device open
-    :raises NotClean: if the search for the processes fails
+    :raises NotCleanedYet: if a process does not end, or may have the device open, or if the search
+        for the processes does not end in time: guests may have very many
+    :raises NotClean: if the search fails
     """
     means, gpu = nova_gpu.privsep.vfio.means(CONF.gpu.clean_timeout), device.parse(address)
     card = _card(device.function(gpu))
@@ -38,6 +41,8 @@ def end_processes(address: str) -> list[str]:
         processes, left = guest_processes.end(_slot(gpu) or card, means, uids)
     except child.Failed as error:
         reason = f"the search for processes that its guest left {error}"
+        if isinstance(error, child.TimedOut):
+            raise exception.NotCleanedYet(address, reason, _TOO_MANY) from error
         raise exception.NotClean(address, reason, "see which processes have it open") from error
     if left:
         reason = f"processes still have it open, or may have: {', '.join(map(str, left))}"

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import logging
 import pathlib
 
 import nova_gpu.privsep.entrypoint
@@ -15,8 +14,6 @@ from nova_gpu.host.processes import Holder
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import binding
 from nova_gpu.host.vfio.binding import RebindSettings
-
-LOG = logging.getLogger(__name__)
 
 
 def records() -> pathlib.Path:
@@ -43,19 +40,15 @@ def give_to_host(address: str) -> None:
 def in_use(addresses: list[str]) -> dict[str, list[Holder]]:
     """Return the processes that have a GPU open, by the GPU's address.
 
-    A GPU that no process has open is left out, and so are all if the search for them fails, because
-    :func:`give_to_guests` searches again.
+    A GPU that no process has open is left out. If the search for them fails, which
+    :func:`give_to_guests` repeats, all processes may have each of them open.
     """
     cards = [model.PciAddress.parse(address) for address in addresses]
     try:
         holders = binding.in_use(cards, means(CONF.gpu.bind_timeout))
     except child.Failed as error:
-        LOG.warning(
-            "Cannot tell whether a process has a GPU open, so it is checked again when a guest "
-            "starts: the search %s",
-            error,
-        )
-        return {}
+        unknown: Holder = (1, f"all processes: the search {error}", None)
+        return {key: [unknown] for key in addresses}
     return {str(card): who for card, who in holders.items()}
 
 

@@ -18,23 +18,32 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from unittest import mock
 
+import libvirt
 from nova import exception as nova_exception
+from nova import objects
 from oslo_config import fixture as config_fixture
+from oslo_utils.fixture import uuidsentinel as uuids
 
 from nova_gpu.cmd import host_check
 from nova_gpu.conf import CONF
-from nova_gpu.core import availability, exception
+from nova_gpu.core import availability, exception, health_verdict
+from nova_gpu.core.health_verdict import NvmlHealth
 from nova_gpu.core.model import MIGInstance, PciAddress
+from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host import service_socket
 from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.state import quarantine
 from nova_gpu.host.vgpu import virtual_functions
+from nova_gpu.virt.health import failed_starts, monitor
 from nova_gpu.virt.inventory import discovery
 from tests.fixtures import (
+    ailments,
     cdi,
     consoles,
     histories,
@@ -47,7 +56,7 @@ from tests.fixtures import (
 )
 
 CARD, OTHER, PORT = "0000:3b:00.0", "0000:af:00.0", "0000:02:00.0"
-FUNCTION = "0000:3b:00.1"
+FUNCTION, TYPED = "0000:3b:00.1", [f"0000:3b:00.{n}/nvidia-1155/0" for n in (4, 5)]
 _ADDRESS = PciAddress.parse(CARD)
 
 
@@ -61,6 +70,8 @@ class Machine:
     by_check: bool = False
     by_option: bool = False
     service: histories.Service | None = None
+    watch: monitor.Watch | None = None
+    health: NvmlHealth = dataclasses.field(default_factory=NvmlHealth)
     libvirt_version: int | None = 10000000
     ends: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
 
@@ -69,8 +80,12 @@ class Machine:
 
         *by_check*: what ``nova-gpu host check`` says of it, first what has a remedy here.
         *by_option*: what nova-compute logs when it enables functions of the card. *service*: what
-        it says, which cleans the card when it starts.
+        it says, which cleans the card when it starts. *watch*: what it says, by NVML's *health*.
         """
+        if self.watch:
+            self.ends.enter_context(mock.patch.object(self.watch, "_ask_at", 0.0))
+            looked = discovery.Discovery(libvirt_version=lambda: self.libvirt_version)
+            return availability.text(self.watch.look(looked.find()).get(_ADDRESS, ()))
         if self.by_option:
             try:
                 for number in virtual_functions.parse(CONF.gpu.virtual_functions).values():
@@ -85,8 +100,10 @@ class Machine:
                 self.service.period()
             except (exception.InvalidOption, nova_exception.InvalidConfiguration) as error:
                 return str(error)
+            if shared := self.service.gpus.vgpus.cards.look.cards.get(_ADDRESS):
+                return availability.text(shared.unavailable.get(min(shared.card.parents), ()))
             (group,) = self.service.gpus.assigned.card_inventory.groups().values()
-            return availability.text(group.unavailable.get(_ADDRESS, ()))
+            return availability.text(group.unavailable.get(min(group.gpus), ()))
         if self.by_check:
             looked = discovery.Discovery(libvirt_version=lambda: self.libvirt_version)
             findings = host_check.check(looked, self.host.root)
@@ -453,11 +470,128 @@ def start_that_sees_no_other(on: Machine) -> None:
     on.ends.enter_context(mock.patch.object(service_socket, "_PROC", "/nonexistent"))
 
 
+def start_with_an_xid(on: Machine) -> None:
+    put_in_quarantine(on, health_verdict.of_xid(79, "GPU has fallen off the bus."))
+
+
+def start_with_an_xid_until_the_boot(on: Machine) -> None:
+    put_in_quarantine(on, health_verdict.of_xid(62, ""), on.host.roots.boot_id())
+
+
+def start_in_mig_mode(on: Machine) -> None:
+    put_in_quarantine(on, health_verdict.of_mig_mode())
+
+
+def start_with_an_entry_of_no_sense(on: Machine) -> None:
+    on.add(driver="vfio-pci")
+    pci.write(on.host.root / f"state/gpu-quarantine/{CARD}.json", "[]")
+
+
+def start_with_entries_that_cannot_be_read(on: Machine) -> None:
+    on.add(driver="vfio-pci")
+    pci.write(on.host.root / "state/gpu-quarantine", "no folder")
+
+
+def start_after_guests_that_fail_with_one_card(on: Machine) -> None:
+    vgpu.add_p4(on.host, CARD)
+    on.text()
+    for number in (1, 2, 1):
+        run_guest(on, number, "Input/output error", f"{CARD}/nvidia-63/0")
+
+
+def start_after_guests_that_fail_with_one_function(on: Machine) -> None:
+    add_typed(on)
+    for number in range(failed_starts.MOST):
+        run_guest(on, number, "Input/output error")
+    run_guest(on, 0, slot=TYPED[1])
+
+
+def start_after_guests_that_fail_with_all(on: Machine) -> None:
+    add_typed(on)
+    for number, slot in enumerate(TYPED):
+        run_guest(on, number, "Input/output error", slot)
+
+
+def put_in_quarantine(
+    on: Machine, fault: availability.Unavailable, until_boot: str | None = None
+) -> None:
+    on.add(driver="vfio-pci")
+    on.text()
+    (card,) = discovery.Discovery(libvirt_version=lambda: on.libvirt_version).find()
+    assert on.service
+    on.service.gpus.releases.quarantine_fault(card, fault, until_boot)
+
+
+def add_typed(on: Machine) -> None:
+    on.add_functions(vgpu.L40S)
+    on.text()
+
+
+def run_guest(on: Machine, number: int, error: str = "", slot: str = TYPED[0]) -> None:
+    """Of a project of its own, with NVIDIA's vGPU at *slot*; it fails with QEMU's *error*."""
+    assert on.service
+    instance = objects.Instance(uuid=f"{uuids.guest[:-1]}{number}", project_id=str(number))
+    slots = [Slot.parse(slot)]
+    message = f"vfio {slots[0].parent}: error getting device from group 6: {error}"
+    start = on.service.gpus.vgpus.start(instance, slots, is_new=True)
+    with contextlib.suppress(libvirt.libvirtError), start:
+        if error:
+            raise libvirt.libvirtError(message)
+
+
+# As nova-compute finds them in each period
+
+
+def health_with_bus_errors(on: Machine) -> None:
+    on.add()
+    ailments.count_bus_errors(on.host, CARD)
+    on.text()
+    ailments.count_bus_errors(on.host, CARD, fatal=1)
+
+
+def health_without_room_for_a_bar(on: Machine) -> None:
+    on.add()
+    ailments.leave_without_place(on.host, CARD)
+
+
+def health_in_survivability_mode(on: Machine) -> None:
+    on.add("e211", "8086")
+    pci.write(on.host.path(CARD) / "survivability_mode", "\n")
+
+
+def health_excluded_from_its_driver(on: Machine) -> None:
+    on.add()
+    pci.write(on.host.roots.proc / f"driver/nvidia/gpus/{CARD}/information", "GPU Excluded: Yes\n")
+
+
+# What NVML says of a card that is not well, by the name of the state
+_ILL = {
+    "refused": NvmlHealth(refused="NVML error 9"),
+    "not_remapped": NvmlHealth(remapping_failed=True),
+    **{f"to_recover_{n}": NvmlHealth(recovery_action=n) for n in range(1, 9)},
+    "uncorrected": NvmlHealth(uncorrected=7),
+    "prohibited": NvmlHealth(compute_mode=2),
+    "fabric_not_joined": NvmlHealth(fabric_state=2),
+    "fabric_failed": NvmlHealth(fabric_state=3, fabric_status=999),
+    "fabric_unhealthy": NvmlHealth(fabric_state=3, fabric_health=1 << 4),
+    "pages_to_retire": NvmlHealth(retirement_pending=True),
+    "rows_to_remap": NvmlHealth(remapping_pending=True),
+}
+
+
+def _ill(health: NvmlHealth) -> State:
+    def state(on: Machine) -> None:
+        on.add()
+        on.health = health
+
+    return state
+
+
 STATES: dict[str, State] = {
     name: state
     for name, state in globals().items()
-    if re.match("(kvm|lxc|check|option|start)_", name)
-}
+    if re.match("(kvm|lxc|check|option|start|health)_", name) and name != "health_verdict"
+} | {f"health_{name}": _ill(health) for name, health in _ILL.items()}
 
 
 # What operators do
@@ -558,7 +692,44 @@ def remove_files(on: Machine) -> None:
 
 def correct_command(on: Machine) -> None:
     on.config(group="gpu", clean_command=["/bin/true"])
+    release(on)
+
+
+def release(on: Machine) -> None:
     quarantine.release(on.host.root / "state/gpu-quarantine", _ADDRESS)
+
+
+def boot(on: Machine) -> None:
+    # The driver's count of errors and its mode for programs begin anew, and it asks again for what
+    # a boot does not mend.
+    (on.host.roots.proc / "sys/kernel/random/boot_id").write_text("another\n")
+    on.health = NvmlHealth(remapping_failed=on.health.remapping_failed)
+
+
+def reset(on: Machine) -> None:
+    """nvidia-smi --gpu-reset, which is no boot of the host, and no program's end"""
+    left = {n: getattr(on.health, n) for n in ("remapping_failed", "compute_mode", "fabric_state")}
+    action = on.health.recovery_action
+    on.health = NvmlHealth(**left, recovery_action=None if action in (1, 4) else action)
+
+
+def ask(on: Machine, **health: object) -> None:
+    on.health = dataclasses.replace(on.health, **health)  # type: ignore[arg-type]
+
+
+def wait(on: Machine) -> None:
+    later = SimpleNamespace(monotonic=lambda: time.monotonic() + failed_starts.TOGETHER_S)
+    on.ends.enter_context(mock.patch.object(failed_starts, "time", later))
+
+
+def enable_again(on: Machine) -> None:
+    # Until the boot the kernel gives no folder of sysfs the number of an open or former one.
+    for link in on.host.path(CARD).glob("virtfn*"):
+        on.ends.callback(os.close, os.open(link, os.O_RDONLY))
+    on.host.remove_vfs(CARD)
+    for function in vgpu.add_functions(on.host, CARD, 4):
+        vgpu.set_profiles(on.host, function, vgpu.L40S)
+        on.host.register_with_vfio(function)
 
 
 # By the words of the advice. One that says several things to do together has one action.
@@ -653,6 +824,36 @@ REMEDIES: dict[str, Callable[[Machine], None]] = {
     r"or set \[libvirt\]cpu_mode = host-model": lambda on: on.config(
         group="libvirt", cpu_mode="host-model"
     ),
+    "Xid catalog and reset, repair or replace the card; then run nova-gpu": release,
+    r"quarantine release \S+, or boot the host$": boot,
+    r"turn MIG mode off \(nvidia-smi -mig 0\); then run nova-gpu quarantine release": release,
+    "check the card; then run nova-gpu quarantine release": release,
+    "make .*/gpu-quarantine readable": lambda on: (on.host.root / "state/gpu-quarantine").unlink(),
+    "it is tried again after ten minutes": wait,
+    "take its card's functions away and enable them again": enable_again,
+    "one start is tried in each ten minutes": wait,
+    "one that succeeds ends this": lambda on: run_guest(on, 3),
+    "reseat or replace the card, or restart": lambda on: ailments.count_bus_errors(on.host, CARD),
+    "or restart nova-compute to count from now on": lambda on: setattr(
+        on, "watch", monitor.Watch(on.host.roots, asks_nvml=True)
+    ),
+    "turn on Above 4G Decoding": load_vendors_driver,
+    "and update its firmware": lambda on: (on.host.path(CARD) / "survivability_mode").unlink(),
+    "remove it from that parameter": lambda on: shutil.rmtree(
+        on.host.roots.proc / "driver/nvidia/gpus"
+    ),
+    "reset, reseat or replace it": reset,
+    "replace the card$": lambda on: ask(on, remapping_failed=False),
+    r"reset it \(nvidia-smi --gpu-reset\)": reset,
+    r"boot the host again(?!, and)": boot,
+    "end the processes that use it and its NVLink peers": lambda on: ask(on, recovery_action=0),
+    "recover its IMEX domain": lambda on: ask(on, recovery_action=0),
+    "reset the bus that it is on": lambda on: ask(on, recovery_action=0),
+    "do what .* nvidia-smi -q": lambda on: ask(on, recovery_action=0),
+    "nvidia-smi --compute-mode=0": lambda on: ask(on, compute_mode=0),
+    "check that nvidia-fabricmanager runs": lambda on: ask(on, fabric_state=3, fabric_status=0),
+    "reset the card with its NVSwitches": lambda on: ask(on, fabric_health=0),
+    "or boot the host again, and have the board checked": boot,
 }
 
 
@@ -662,17 +863,23 @@ def machine(state: str) -> Iterator[Machine]:
         host = hosts.Host(pathlib.Path(folder), nodes=nodes.Nodes.FILES)
         options.config(group="gpu", nvml=False, **host.options())
         maps = {"uid_maps": ["0:1:1"], "gid_maps": ["0:1:1"]}
-        prefixes = ("check_", "option_", "start_")
-        by_check, by_option, by_service = (state.startswith(each) for each in prefixes)
-        virt_type = "lxc" if state.startswith("lxc_") else "kvm"
+        prefixes = ("check_", "option_", "start_", "health_")
+        by_check, by_option, by_service, by_watch = (state.startswith(each) for each in prefixes)
+        virt_type = "lxc" if state.startswith(("lxc_", "health_")) else "kvm"
         options.config(group="libvirt", virt_type=virt_type, **maps)
         options.config(state_path=folder)
         if by_check:
             (host.roots.sysfs / "bus/pci/drivers/vfio-pci").mkdir(parents=True)
         service = histories.Service(host) if by_service else None
         libvirt_version = 9000000 if by_check else 10000000
-        on = Machine(host, options.config, by_check, by_option, service, libvirt_version)
+        on = Machine(host, options.config, by_check, by_option, service)
+        on.libvirt_version = libvirt_version
         with service or contextlib.nullcontext(), on.ends:
+            if by_watch:
+                options.config(group="gpu", nvml=True)
+                on.watch = monitor.Watch(host.roots, asks_nvml=True)
+                health = mock.patch.object(nvml, "health", lambda *_: {_ADDRESS: on.health})
+                on.ends.enter_context(health)
             STATES[state](on)
             if by_service:
                 on.text()  # what it has noted is there when a remedy is carried out
@@ -700,5 +907,6 @@ class WalkTest(unittest.TestCase):
         self.assertEqual(set(), REMEDIES.keys() - used)
 
     def read(self, on: Machine) -> str:
-        """Its text, without the folder of the machine: each try has another one"""
-        return (on.text() or "").replace(str(on.host.root), "")
+        """Its text, without the machine's folder and the time: each try has others"""
+        text = (on.text() or "").replace(str(on.host.root), "")
+        return re.sub(r"since \S+: ", "since then: ", text)

@@ -42,7 +42,8 @@ _DISPLACED = frozenset(
     ]
 )
 
-_OVERRIDE = re.compile(rb"(?:^|\s)pcie_acs_override=\S")
+# The kernel takes - for _ in a name, and quotation marks around an argument (kernel/params.c).
+_OVERRIDE = re.compile(rb'(?:^|\s)"?pcie[_-]acs[_-]override=\S')
 _UNSAFE_INTERRUPTS = (
     "vfio_iommu_type1/parameters/allow_unsafe_interrupts",
     "iommufd/parameters/allow_unsafe_interrupts",

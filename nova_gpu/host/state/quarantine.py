@@ -76,6 +76,13 @@ class Entry:
     until_boot: str | None = None
     seen: Seen | None = None
 
+    @property
+    def way_out(self) -> str:
+        """The remedy, and what ends the quarantine after it."""
+        end = f"run nova-gpu quarantine release {self.address}"
+        end += ", or boot the host" if self.until_boot else ""
+        return f"{self.remedy}; then {end}" if self.remedy else end
+
 
 # Reads the identifiers of cards; by default with this process's rights
 Identities = Callable[[Iterable[GPU]], Mapping[PciAddress, identity.Identity]]
@@ -141,7 +148,7 @@ def unavailable(
             if card.address == record.address or record.seen is None or len(about) == 1:
                 former = "" if card.address == record.address else f"as {record.address} "
                 reason = f"it is in quarantine {former}{text}"
-                reasons_by_card[card.address] = _reasons(reason, record.remedy)
+                reasons_by_card[card.address] = _reasons(reason, record.way_out)
             else:
                 reasons = _reasons(
                     f"{record.address} was in quarantine {text}; {record.remedy}; GPUs of this "
@@ -374,8 +381,7 @@ def _read(path: pathlib.Path, address: PciAddress) -> Entry:
         raise
     except (OSError, ValueError, LookupError, TypeError) as error:
         reason = f"{path} cannot be understood: {error!r}"
-        remedy = f"check the card, then run nova-gpu quarantine release {address}"
-        return Entry(address, None, reason, remedy, "an unknown time")
+        return Entry(address, None, reason, "check the card", "an unknown time")
 
 
 def parse_seen(content: Any) -> Seen | None:

@@ -262,14 +262,8 @@ class Releases:
             ``None`` if only the operator is to end it
         :raises OSError: if the entry cannot be written; it still applies in this process
         """
-        LOG.error(
-            "GPU %s is in quarantine: %s; %s. Then: nova-gpu quarantine release %s",
-            card.address,
-            reason,
-            remedy,
-            card.address,
-        )
         new = quarantine.entry(card, reason, remedy, until_boot=until_boot, seen=self._seen(card))
+        LOG.error("GPU %s is in quarantine: %s; %s", card.address, reason, new.way_out)
         is_new = card.address not in self._unwritten
         self._unwritten[card.address] = new
         # Removing the proof needs no disk space: even if the entry cannot be written, the card is
@@ -394,7 +388,7 @@ class Releases:
 
 def _reason(new: Entry, *remedies: str) -> Unavailable:
     reason = f"it is in quarantine since {new.since}: {new.reason}"
-    return Unavailable(reason, "; ".join((new.remedy, *remedies)), Source.QUARANTINE)
+    return Unavailable(reason, "; ".join((new.way_out, *remedies)), Source.QUARANTINE)
 
 
 def _in_force(entry: Entry | None) -> Entry | None:

@@ -124,7 +124,9 @@ class HostCheckTest(base.HostTestCase):
         self.quarantine()
         shown = self.check(1)
         self.assertIn(": cannot be given to a guest\n", shown)
-        self.assertRegex(shown, "  - it is in quarantine since .*: it is mute; replace it\n")
+        self.assertRegex(
+            shown, "  - it is in quarantine since .*: it is mute; replace it; then run "
+        )
         (card,) = json.loads(self.check(1, as_json=True))
         self.assertEqual(1, len(card["obstacles"]), card)
         self.assertEqual([], card["remarks"])

@@ -234,8 +234,12 @@ class RootPortTest(HostTestCase):
         self.host.set_acs("0000:00:01.1", None)
         self.assertIsNone(self.fault())
         line = self.host.roots.proc / "cmdline"
-        line.write_text("quiet pcie_acs_override=downstream,multifunction\n")
-        self.assertEqual("has no ACS", self.fault())
+        for word in (
+            "pcie_acs_override=downstream,multifunction",
+            '"pcie-acs-override=multifunction"',
+        ):
+            line.write_text(f"quiet {word}\n")
+            self.assertEqual("has no ACS", self.fault())
         line.write_text("quiet xpcie_acs_override=downstream\n")
         self.assertIsNone(self.fault())
 

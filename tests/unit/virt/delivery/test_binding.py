@@ -5,6 +5,7 @@ here stand-ins for them change a generated tree."""
 from __future__ import annotations
 
 import dataclasses
+import os
 import pathlib
 import threading
 from collections.abc import Callable, Mapping
@@ -271,6 +272,13 @@ class OpenCardsTest(VerbTestCase):
         for address in (CARD, CARD.replace(".0", ".1")):
             self.host.bind(address, "vfio-pci")
         self.assertEqual({}, self.reasons())
+        for address in (CARD, CARD.replace(".0", ".1")):
+            self.host.bind(address, "nvidia")
+        os.mkfifo(process / "maps")  # a process's memory that is locked
+        self.config(group="gpu", bind_timeout=1)
+        (reason,) = self.reasons().values()
+        self.assertIn("what that has open cannot be read", reason)
+        self.assertIn("all processes: the search did not answer within 1 s", self.log.output)
 
     def test_without_privsep_it_is_not_asked(self) -> None:
         broken = fixtures.MockPatch("nova_gpu.privsep.vfio.in_use", side_effect=TypeError("helper"))

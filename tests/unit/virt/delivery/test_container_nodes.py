@@ -15,7 +15,7 @@ from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host.container import guest_processes
 from nova_gpu.host.pci import discovery
 from nova_gpu.virt.delivery import container_nodes
-from tests.fixtures import cards, histories
+from tests.fixtures import cards, histories, pci
 from tests.fixtures.nodes import Nodes
 from tests.fixtures.verbs import VerbTestCase
 
@@ -64,6 +64,18 @@ class ContainerNodesTest(VerbTestCase):
         self.assertEqual("it is still in use: python3 (pid 812): it computes", error.reason)
         self.config(group="gpu", nvml=False)
         self.assertFalse(self.way.clean(self.card()))
+
+    def test_a_search_that_takes_too_long(self) -> None:
+        """As where guests have very many processes: the card is cleaned later."""
+        self.config(group="gpu", clean_timeout=1)
+        pci.write(self.host.path(CARD) / "drm/card7/dev", "1:7\n")
+        process = self.host.roots.proc / "812"
+        pci.write(process / "status", "Name:\tx\nState:\tS\nUid:\t1 1 1 1\nThreads:\t1\n")
+        pci.write(process / "stat", f"812 (x) S {'0 ' * 40}\n")
+        (process / "fd").mkdir()
+        os.mkfifo(process / "maps")
+        error = self.assertRaises(exception.NotCleanedYet, self.way.clean, self.card())
+        self.assertIn("did not answer within 1 s", error.reason)
 
 
 class NodeRightsTest(VerbTestCase):
