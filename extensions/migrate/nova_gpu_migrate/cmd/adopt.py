@@ -181,7 +181,8 @@ def other_types(report: Shadow, holdings: Iterable[StockHolding]) -> str | None:
     """Return that new instances of flavors as they are would get vGPUs of other types.
 
     ``resources:VGPU=1`` gives what stock Nova's options name, and any type that nova-gpu offers: up
-    to a whole card. Return ``None`` if the operator has chosen the types.
+    to a whole card. A card that stock Nova divides counts without an instance, too. Return ``None``
+    if the operator has chosen the types.
     """
     slots = {
         slot: card
@@ -190,16 +191,18 @@ def other_types(report: Shadow, holdings: Iterable[StockHolding]) -> str | None:
         for slot, card in holding.slots.items()
     }
     own = {slot.type_id for slot in slots}
-    of_cards = (group for group in report.groups if {*group.cards} & {*slots.values()})
+    cards = {*slots.values(), *report.divided}
+    of_cards = (group for group in report.groups if cards & {*group.cards})
     types = {group.vgpu_type for group in of_cards if group.vgpu_type}
     source = CONF.get_location("vgpu_types", "gpu")
     is_chosen = source is not None and source.location is not cfg.Locations.opt_default
-    if is_chosen or not types - own:
+    if is_chosen or not types - own or len(types) == 1:
         return None
+    former = f"= {','.join(sorted(own))}, as" if own else "to what"
     return (
         "new instances by resources:VGPU would get vGPUs of any type that nova-gpu offers of the "
-        f"same cards: {', '.join(sorted(types))}; set [gpu]vgpu_types = {','.join(sorted(own))}, "
-        "as [devices]enabled_mdev_types has them, or to * for all"
+        f"same cards: {', '.join(sorted(types))}; set [gpu]vgpu_types {former} "
+        "[devices]enabled_mdev_types had, or to * for all"
     )
 
 

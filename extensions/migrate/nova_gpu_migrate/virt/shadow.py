@@ -90,7 +90,8 @@ class Shadow:
     their cards. ``unread`` are sentences about sources that could not be read. ``mediating`` are
     the functions at which mediated devices are made. ``mediated`` is how many each domain has at a
     function, of a resource class of stock Nova. ``consumers`` are the uuids for which Placement
-    counts GPUs of nova-gpu's groups here, and which are no instances of this host.
+    counts GPUs of nova-gpu's groups here, and which are no instances of this host. ``divided`` are
+    the cards of which stock Nova's providers have ``VGPU``.
     """
 
     node: str | None
@@ -106,6 +107,7 @@ class Shadow:
         default_factory=dict
     )
     consumers: tuple[str, ...] = ()
+    divided: frozenset[PciAddress] = frozenset()
 
 
 def look(
@@ -188,7 +190,17 @@ def look(
         ),
         _counts(named or {}, hardware, types) if hardware else {},
         tuple(sorted(consumers - {it.uuid for it in instances or () if it.elsewhere is None})),
+        _divided(stock or {}, hardware) if hardware else frozenset(),
     )
+
+
+def _divided(stock: Mapping[PciAddress, Provider], hardware: Hardware) -> frozenset[PciAddress]:
+    own = (
+        it
+        for it, provider in stock.items()
+        if names.VGPU_RESOURCE_CLASS in provider.resource_classes
+    )
+    return frozenset(hardware.cards_by_function[function] for function in own)
 
 
 def _strangers(

@@ -133,8 +133,12 @@ class PlanTest(test.NoDBTestCase):
         found = dataclasses.replace(report(own), groups=groups)
         said = adopt.other_types(found, [own])
         self.assertIn("nvidia-64, nvidia-66; set [gpu]vgpu_types = nvidia-64,", str(said))
+        # No instance has any yet.
+        empty = dataclasses.replace(report(), groups=groups, divided=frozenset({CARD}))
+        self.assertIn("set [gpu]vgpu_types to what", str(adopt.other_types(empty, [])))
         for item, seen in (
             (own, dataclasses.replace(found, groups=groups[:1])),
+            (own, dataclasses.replace(empty, groups=groups[:1])),
             (dataclasses.replace(own, unset=("resources:CUSTOM_Q",)), found),
         ):
             self.assertIsNone(adopt.other_types(seen, [item]))
