@@ -100,8 +100,6 @@ def cards(connection: Any, server: Any) -> tuple[list[dict[str, Any]], str]:
     """Return the facts about each GPU in a server's diagnostics, and why there are none.
 
     The reason is empty if there are some.
-
-    :raises Refused: if policy does not permit the user to read the diagnostics
     """
     with rest.clean_refusals("Nova"):
         answer = connection.compute.get(
@@ -143,10 +141,7 @@ class ShowServer(ShowOneServer):
 
 
 def _held(connection: Any, server: Any) -> dict[str, Any]:
-    """Return the rows about what the server has: its host, and its GPUs by group and by card.
-
-    :raises Refused: if policy does not permit the user to read that
-    """
+    """Return the rows about what the server has: its host, and its GPUs by group and by card."""
     held = providers.of_instance(connection, server.id)
     listed, reason = cards(connection, server) if held else ([], "")
     return {

@@ -80,7 +80,7 @@ def need_of(connection: Any, flavor: Any, *, boots_from_volume: bool = False) ->
 def read(connection: rest.CachedConnection) -> Fleet:
     """Return the fleet, as Placement and Nova show it.
 
-    :raises Refused: if policy does not permit the user to read it
+    :raises NotPermitted: if policy does not permit the user to read it
     """
     answer = providers.read(connection, reserved=False)
     roots = hosts.nodes_by_name(connection)
