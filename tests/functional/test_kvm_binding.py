@@ -23,7 +23,7 @@ from tests.functional.kvm import CARD, GUESTS, HOSTS, OTHER
 # What Nova does between the claim and the start of the guest
 _PREPARED = "nova.compute.manager.ComputeManager._prep_block_device"
 _GIVE = "nova_gpu.virt.delivery.binding.Bindings.give_to_guests"
-_GIVE_BACK = "nova_gpu.virt.delivery.binding.Bindings._give_back"
+_REBIND = "nova_gpu.virt.delivery.binding.Bindings._rebind"
 _UNDEFINE = "nova.virt.libvirt.driver.LibvirtDriver._undefine_domain"
 
 
@@ -206,7 +206,7 @@ class CastTest(BindingTestBase):
         self.period()
         self.assertNothingLeft("a start")
         for after in (False, True):
-            self.delete_and_die(_GIVE_BACK, after=after)
+            self.delete_and_die(_REBIND, after=after)
 
     def test_nova_compute_dies_right_after_the_domain(self) -> None:
         # Nothing tells this from a death after the release.
