@@ -38,7 +38,7 @@ from nova_gpu.core.scheduling import stats
 from nova_gpu.host.roots import Roots
 from nova_gpu.scheduler import filters, placement, recent_choices
 from nova_gpu.scheduler.weights import GPUWeigher
-from nova_gpu.virt.delivery.ways import Deliveries
+from nova_gpu.virt.delivery.deliveries import Deliveries
 from nova_gpu.virt.health.failed_starts import FailedStarts
 from nova_gpu.virt.inventory import numa_cells
 from nova_gpu.virt.inventory.card_inventory import CardInventory

@@ -23,10 +23,7 @@ def to_all(connection: Any) -> Mapping[str, str]:
 
 
 def to_some(connection: Any, request: FlavorRequest | None = None) -> Mapping[str, str]:
-    """Return why hosts are closed to some new instances with GPUs, by host.
-
-    :param request: limits it to what concerns the instances of this flavor
-    """
+    """Return why hosts are closed to some new instances, or to those of *request*, by host."""
     traits = (trait for trait in declared() if trait.concerns)
     if request is not None:
         traits = (trait for trait in traits if trait.closes(request.extra_specs))

@@ -24,7 +24,6 @@ def read(
     """Return, for each of *providers*, the number of its GPUs by the consumer's uuid.
 
     :param listed: the servers of all projects
-    :raises Refused: if policy does not permit the user to read consumers
     """
     used: dict[str, list[int]] = defaultdict(list)
     for number, provider in enumerate(providers):
@@ -73,8 +72,6 @@ def moving(connection: rest.CachedConnection, consumer: str, node: str) -> str |
 
     Until a migration is finished, it is the consumer of the GPUs on the source. Nova keeps all
     migrations that ever were, so those from this node alone are read.
-
-    :param consumer: the migration's uuid
     """
     host = hosts.services(connection).get(node, node)
     with rest.clean_refusals("Nova"):

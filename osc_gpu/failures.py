@@ -35,20 +35,14 @@ def _newest_first(connection: Any, server: Any) -> list[Any]:
 
 
 def details(connection: Any, server: Any, failed: Any) -> list[str]:
-    """Return the errors that nova-compute or nova-conductor reported about the action *failed*.
-
-    The list is empty if policy hides them from the user.
-    """
+    """Return the errors of the action *failed*, or none if policy hides them from the user."""
     with rest.clean_refusals("Nova"):
         action = connection.compute.get_server_action(failed.request_id, server.id)
     return [event["details"] for event in action.events or () if event.get("details")]
 
 
 def why_last(connection: Any, server: Any) -> str | None:
-    """Return why the server's newest action failed.
-
-    Return ``None`` if it did not fail, or policy hides the reason from the user.
-    """
+    """Return why the server's newest action failed, ``None`` if it did not or policy hides it."""
     done = last(connection, server)
     return next(iter(details(connection, server, done)), None) if done and done.message else None
 

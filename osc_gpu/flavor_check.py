@@ -83,8 +83,6 @@ def _described(
     """Return two cells: what the flavor requests, and whether Nova's API counts it for quota.
 
     Both are empty if it requests no GPUs.
-
-    :param model_classes: reads the classes of the models that hosts count
     """
     try:
         if not request.requests:
@@ -114,10 +112,7 @@ def _unknown(request: FlavorRequest, known_traits: Callable[[], Collection[str]]
 
 
 def _refused_by_nova(specs: Mapping[str, str]) -> Iterator[str]:
-    """Yield why nova-api would refuse properties that are not nova-gpu's, one text for each.
-
-    Nothing is checked unless Nova is installed next to the client.
-    """
+    """Yield why nova-api would refuse other properties, if Nova is installed next to the client."""
     judge = _judge()
     for key, value in specs.items():
         if judge and not validation.is_own(key) and (reason := judge(key, value)):

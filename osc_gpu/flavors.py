@@ -219,12 +219,7 @@ class CreateFlavor(base_command.ShowOne):
 
 
 def _refuse_half_made(connection: Any, name: str) -> None:
-    """Raise an error if an existing flavor of this name has no properties.
-
-    A run of this command that was killed leaves such a flavor.
-
-    :raises CommandError: with how to delete that flavor
-    """
+    """Refuse a flavor of this name without properties, which a killed run of this command left."""
     flavor = connection.compute.find_flavor(name, get_extra_specs=True)
     if flavor and not flavor.extra_specs:
         raise exceptions.CommandError(
@@ -312,10 +307,7 @@ _OF_YOUR_OWN = (
 
 
 def _unknown(expression: condition.Condition | None, known: Collection[str]) -> str | None:
-    """Return the first name that *expression* requires and *known* lacks, or ``None``.
-
-    A part of a name (``<in>``) is not checked.
-    """
+    """Return the first whole name (not ``<in>``) that *expression* requires and *known* lacks."""
     if expression is None or expression.operator is condition.Operator.IN:
         return None
     return next(iter(sorted(expression.values - set(known))), None)

@@ -66,7 +66,6 @@ def read(connection: Any, placement_query: query.Query, request: FlavorRequest) 
 
     A few answers of Placement cover all groups (:func:`summaries`).
 
-    :param connection: an openstack.connection.Connection
     :param placement_query: the query for one instance
     :param request: the GPU request of its flavor
     :raises CommandError: if a service refuses a request, or does not answer
@@ -187,10 +186,7 @@ def gpu_providers(connection: Any) -> list[Mapping[str, str]]:
 
 
 def with_free(connection: Any, resource_class: str) -> Summaries:
-    """Return summaries of all providers of the hosts with a free unit of *resource_class*.
-
-    The keys are the providers' uuids.
-    """
+    """Return the providers of the hosts with a free unit of *resource_class*, by uuid."""
     url = f"/allocation_candidates?resources={resource_class}:1"
     answer: Summaries = rest.placement(connection, url)["provider_summaries"]
     return answer
@@ -281,10 +277,7 @@ def _free(summary: Mapping[str, Any]) -> Mapping[str, int]:
 
 
 def unknown_node(connection: Any, uuid: str) -> tuple[str, str]:
-    """Return name and obstacle, as in :func:`compute_nodes`, of a node that Nova does not know.
-
-    :param uuid: of its root provider
-    """
+    """Return name and obstacle, as in :func:`compute_nodes`, of a root provider unknown to Nova."""
     return rest.placement(connection, f"/resource_providers/{uuid}")["name"], _NO_SUCH_HOST
 
 
@@ -323,10 +316,7 @@ def up(connection: Any) -> frozenset[str]:
 
 
 def services(connection: Any) -> Mapping[str, str]:
-    """Return the host name of each node's compute service, by the node's name.
-
-    Nova's migrations expect their destination as such a host name.
-    """
+    """Return each node's service host, which is a migration's destination, by the node's name."""
     return {
         node.name: (node.service_details or {}).get("host", node.name)
         for node in _nodes(connection)

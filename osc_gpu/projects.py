@@ -48,10 +48,7 @@ def names(connection: Any) -> Mapping[str, str]:
 
 
 def cell(project: str, known: Mapping[str, str]) -> Any:
-    """Return a cell of a table with a project's name, and with its ID in any other format.
-
-    :param known: as :func:`names`
-    """
+    """Return a cell of a table with a project's name, and with its ID in any other format."""
     return base_command.Short(project, known[project]) if known.get(project) else project
 
 

@@ -76,12 +76,10 @@ class Provider:
 def read(connection: Any, *, reserved: bool = True, on_host: str | None = None) -> list[Provider]:
     """Return the groups of all hosts, or of one, sorted by host and product.
 
-    :param connection: an openstack.connection.Connection
     :param reserved: whether totals include reserved GPUs, which takes a request for each group of a
         host with an older nova-gpu; otherwise only groups that :func:`osc_gpu.hosts.summaries`
         lacks take requests
     :param on_host: the name of a compute node whose groups alone are read
-    :raises Refused: if policy does not permit the user to read them
     """
     nodes = hosts.compute_nodes(connection)
     listed = hosts.gpu_providers(connection)
@@ -101,7 +99,6 @@ def of_instance(connection: Any, uuid: str) -> list[tuple[Provider, int]]:
     """Return the groups that an instance has GPUs of, each with the number of these GPUs.
 
     :param uuid: of the instance, or of a migration that holds GPUs on its source
-    :raises Refused: as :func:`read`
     """
     uses: list[tuple[Provider, int]] = []
     allocations = rest.placement(connection, f"/allocations/{uuid}")["allocations"]

@@ -56,10 +56,7 @@ def known_traits(connection: Any) -> Collection[str]:
 
 
 def model_classes(connection: Any) -> frozenset[str]:
-    """Return the resource classes by which hosts count GPUs of a model, or have counted them.
-
-    :raises Refused: if policy does not permit the user to read them
-    """
+    """Return the resource classes by which hosts count GPUs of a model, or have counted them."""
     classes = rest.placement(connection, "/resource_classes")["resource_classes"]
     return frozenset(filter(names.is_model_class, (item["name"] for item in classes)))
 

@@ -96,11 +96,7 @@ class FleetReport:
 
 
 def read(connection: Any) -> FleetReport:
-    """Return the data of ``gpu group list``, ``gpu usage`` and, for each flavor, ``gpu capacity``.
-
-    :param connection: an openstack.connection.Connection
-    :raises Refused: if policy does not permit the user to read it
-    """
+    """Return the data of ``gpu group list``, ``gpu usage`` and ``gpu capacity`` of each flavor."""
     snapshot = rest.CachedConnection(connection)
     return FleetReport(
         tuple(providers.read(snapshot)),

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests to Placement and Nova on behalf of the user who runs the command.
 
-All functions raise CommandError with one line about which service refused what.
+All functions take an openstack.connection.Connection. They raise CommandError with one line about
+which service refused what, NotPermitted if its policy did, as do the callers of other modules.
 """
 
 from __future__ import annotations
@@ -69,10 +70,8 @@ class _Once:
 def placement(connection: Any, url: str, *, unknown_trait: Any = None, missing: Any = None) -> Any:
     """Return the JSON body of Placement's answer to GET *url*.
 
-    :param connection: an openstack.connection.Connection
     :param unknown_trait: what to return if the query has a trait that Placement does not know
     :param missing: what to return if Placement has nothing at *url*
-    :raises Refused: if policy does not permit the user to read it
     """
     with clean_refusals("Placement"):
         answer = connection.placement.get(url, microversion=_VERSION, raise_exc=False)
@@ -88,8 +87,6 @@ def of_provider(connection: Any, uuid: str, noun: str) -> Any:
     """Return a resource provider's *noun*: its inventories, usages, allocations or traits.
 
     Return an empty value if the provider no longer exists.
-
-    :raises Refused: as :func:`placement`
     """
     url = f"/resource_providers/{uuid}/{noun}"
     return placement(connection, url, missing={noun: {}})[noun]
@@ -99,9 +96,6 @@ def put(connection: Any, url: str, body: Any = None) -> bool:
     """PUT *body* to *url* in Placement, and return whether it was written.
 
     It is not if another client changed the resource since the caller read it.
-
-    :param connection: an openstack.connection.Connection
-    :raises Refused: if the user may not write it
     """
     with clean_refusals("Placement"):
         answer = connection.placement.put(url, json=body, microversion=_VERSION, raise_exc=False)
@@ -112,11 +106,7 @@ def put(connection: Any, url: str, body: Any = None) -> bool:
 
 
 def delete(connection: Any, url: str) -> None:
-    """Delete the resource at *url* in Placement, unless it no longer exists or is in use.
-
-    :param connection: an openstack.connection.Connection
-    :raises Refused: if the user may not delete it
-    """
+    """Delete the resource at *url* in Placement, unless it no longer exists or is in use."""
     with clean_refusals("Placement"):
         answer = connection.placement.delete(url, microversion=_VERSION, raise_exc=False)
         if answer.status_code not in (404, 409):
@@ -154,10 +144,7 @@ def polled(ask: Callable[[], _Answer], patience_s: float) -> Iterator[_Answer]:
 
 @contextlib.contextmanager
 def clean_refusals(service: str) -> Iterator[None]:
-    """Turn an error or missing answer of *service* into a CommandError of one line.
-
-    :raises Refused: if policy does not permit the request to the user
-    """
+    """Turn an error or missing answer of *service* into a CommandError of one line."""
     try:
         yield
     except sdk_exc.ForbiddenException as e:

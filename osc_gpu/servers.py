@@ -102,7 +102,6 @@ def cards(connection: Any, server: Any) -> tuple[list[dict[str, Any]], str]:
 
     The reason is empty if there are some.
 
-    :raises Refused: if policy does not permit the user to read the diagnostics
     :raises CommandError: if its host does not answer
     """
     with rest.clean_refusals("Nova"):
@@ -145,10 +144,7 @@ class ShowServer(ShowOneServer):
 
 
 def _held(connection: Any, server: Any) -> dict[str, Any]:
-    """Return the rows about what the server has: its host, and its GPUs by group and by card.
-
-    :raises Refused: if policy does not permit the user to read that
-    """
+    """Return the rows about what the server has: its host, and its GPUs by group and by card."""
     held = providers.of_instance(connection, server.id)
     try:
         listed, reason = cards(connection, server) if held else ([], "")

@@ -97,8 +97,6 @@ def _limits(connection: Any) -> Iterator[tuple[str, int, str]]:
     """Yield a row for each class of GPUs that counts for the project, or has a limit.
 
     The names are those of Keystone's limits. A limit of the project replaces the registered one.
-
-    :raises Refused: if policy does not permit the user to read them
     """
     project, identity = connection.session.get_project_id(), connection.identity
     region = connection.config.region_name
@@ -127,8 +125,6 @@ def held(connection: rest.CachedConnection) -> list[UsageRecord]:
     """Return the GPUs that Placement counts for each instance and migration.
 
     They are sorted by host, product and instance name.
-
-    :raises Refused: if policy does not permit the user to read them
     """
     uses = []
     groups = providers.read(connection, reserved=False)

@@ -103,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         options.read((sys.argv if argv is None else argv)[1:], "python -m lab.record")
         return show(discovery.Discovery())
     except (exception.GPUError, *options.Unreadable) as error:
-        print(f"lab.record: {options.told(error)}", file=sys.stderr)
+        print(f"lab.record: {options.message(error)}", file=sys.stderr)
         return 1
 
 

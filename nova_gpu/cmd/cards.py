@@ -159,7 +159,7 @@ def table(cards: Sequence[dict[str, Any]], unknown: str | None = None) -> str:
     for card in cards:
         row = card | ({"offered": "in parts"} if card["offered"] and card["vgpus"] else {})
         if card["instances"]:
-            row["instances"] = [holders.told(uuid, card["cells"]) for uuid in card["instances"]]
+            row["instances"] = [holders.text(uuid, card["cells"]) for uuid in card["instances"]]
         shown.add_row([_cell(key, row[key]) for _, key in _COLUMNS])
     lines = [shown.get_string()]
     for card in cards:

@@ -66,9 +66,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"nova-gpu: {error}", file=sys.stderr)
         return 2
     except (exception.GPUError, *options.Unreadable) as error:
-        print(f"nova-gpu: {options.told(error)}", file=sys.stderr)
+        print(f"nova-gpu: {options.message(error)}", file=sys.stderr)
     except novas.raised() as error:
-        print(f"nova-gpu: {options.told(error)}", file=sys.stderr)
+        print(f"nova-gpu: {options.message(error)}", file=sys.stderr)
     except ModuleNotFoundError as error:
         if error.name != "libvirt":
             raise

@@ -37,7 +37,7 @@ def cells(named: Mapping[str, DomainDevices]) -> NodesByGuest:
     return {uuid: sorted(has.cells) for uuid, has in named.items() if has.cells}
 
 
-def told(uuid: str, cells: NodesByGuest) -> str:
+def text(uuid: str, cells: NodesByGuest) -> str:
     """Return the text for the domain *uuid* next to its card, with the nodes of its cells."""
     if not (nodes := cells.get(uuid)):
         return uuid

@@ -99,7 +99,7 @@ def files_told() -> str:
     )
 
 
-def told(error: BaseException) -> str:
+def message(error: BaseException) -> str:
     """Return the line for the operator about an *error* of an option or a configuration file."""
     match error:
         case cfg.ConfigFilesNotFoundError():

@@ -57,7 +57,7 @@ def table(described: dict[str, Any], unknown: str | None) -> str:
     """Return a table of a card's facts, as :func:`nova_gpu.cmd.cards.described` returns them."""
     uuids = described["instances"]
     if uuids:
-        texts = [holders.told(uuid, described["cells"]) for uuid in uuids]
+        texts = [holders.text(uuid, described["cells"]) for uuid in uuids]
         described = described | {"instances": texts}
     shown = prettytable.PrettyTable(["Field", "Value"], align="l", header=False)
     for key, value in described.items():

@@ -286,7 +286,7 @@ def main() -> int:
             upgradecheck.CONF = CONF  # for --json
             return int((way_back.WayBackChecks() if CONF.command.back else UpgradeChecks()).check())
     except (nova_exception.NovaException, *options.Unreadable) as error:
-        print(f"{_PROG}: {options.told(error)}", file=sys.stderr)
+        print(f"{_PROG}: {options.message(error)}", file=sys.stderr)
         return Code.FAILURE
     except Exception:  # noqa: BLE001 nova-status has a status of its own for it
         traceback.print_exc()

@@ -63,7 +63,7 @@ def picture(
 def _who(card: Card, held: _Held, unknown: str | None, cells: holders.NodesByGuest) -> str:
     reason = card.why_not(held, unknown)
     if uuids := held.get(card.gpu.address):
-        who = f"instance {', '.join(holders.told(uuid, cells) for uuid in uuids)}"
+        who = f"instance {', '.join(holders.text(uuid, cells) for uuid in uuids)}"
         return f"{who}; {reason}" if reason else who
     if reason:
         return f"not offered: {reason}"

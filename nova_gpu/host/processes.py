@@ -5,7 +5,8 @@ This is the only reader of what a process can write there: its name, its command
 control group. These need not be UTF-8, and may contain characters that control a terminal, so print
 them with :func:`nova_gpu.core.printable.printable`.
 
-The module imports the standard library only, because scripts that a guest waits for import it.
+Functions raise OSError if the kernel does not report what they read, one of ENDED if the process
+has ended. The module imports the standard library only: scripts that a guest waits for import it.
 """
 
 from __future__ import annotations
@@ -68,35 +69,23 @@ def hides_others(proc: str) -> bool:
 
 
 def has_ended(fields: Mapping[str, str]) -> bool:
-    """Return whether the process with these fields of :func:`status` waits for its parent only.
-
-    If other threads than the main one run, its state is the same.
-    """
+    """Return whether a process of this :func:`status` has no live thread, and awaits its parent."""
     return fields.get("State", "")[:1] in ("Z", "X") and fields.get("Threads") in ("0", "1")
 
 
 def status(process: str) -> Mapping[str, str]:
-    """Return the fields of the file ``status`` of *process*, a folder in /proc.
-
-    :raises OSError: if it cannot be read; one of ENDED if the process has ended
-    """
+    """Return the fields of the file ``status`` of *process*, a folder in /proc."""
     lines = (line.partition(":") for line in _text(f"{process}/status").split("\n"))
     return {name: value.strip() for name, _, value in lines}
 
 
 def started(process: str) -> int:
-    """Return when *process* started, in ticks since the boot.
-
-    :raises OSError: if it cannot be read; one of ENDED if the process has ended
-    """
+    """Return when *process* started, in ticks since the boot."""
     return int(_text(f"{process}/stat").rpartition(")")[2].split()[_STARTTIME])
 
 
 def control_groups(process: str) -> str:
-    """Return the paths of the control groups of *process*, one a line.
-
-    :raises OSError: if they cannot be read; one of ENDED if the process has ended
-    """
+    """Return the paths of the control groups of *process*, one a line."""
     return _text(f"{process}/cgroup")
 
 
@@ -109,10 +98,7 @@ def command(process: str) -> str:
 
 
 def arguments(process: str) -> list[str]:
-    """Return the beginning of the command line of *process*, split into its arguments.
-
-    :raises OSError: if it cannot be read; one of ENDED if the process has ended
-    """
+    """Return the beginning of the command line of *process*, split into its arguments."""
     return _in_time(lambda: _text(f"{process}/cmdline", _MOST_OF_A_FILE), process).split("\0")
 
 
@@ -140,8 +126,6 @@ def open_devices(process: str) -> set[Number]:
     They are known by their numbers, however their nodes are named: a node may be mounted at another
     path, and that of a mount namespace that has ended has none. A file in the queue of a socket, or
     registered with io_uring, is not found: of a ring without a descriptor /proc shows nothing.
-
-    :raises OSError: if they cannot be read; one of ENDED if the process has ended
     """
     return _in_time(lambda: _look(process), process)
 

@@ -44,10 +44,7 @@ _MAKERS = re.compile(
 
 
 def is_gpu(vendor_id: str, class_code: int) -> bool:
-    """Return whether a PCI function of this vendor and class is a GPU.
-
-    Other accelerators are offered only if ``[gpu]addresses`` or ``product_ids`` names them.
-    """
+    """Return whether a function is a GPU, which needs no naming in ``[gpu]`` to be offered."""
     kind = class_code >> 8
     return kind in _DISPLAYS or (kind == _ACCELERATOR and vendors.of(vendor_id).has_accelerators)
 

@@ -55,10 +55,7 @@ def opened_to_guests() -> list[str]:
 
 @nova_gpu.privsep.entrypoint.entrypoint
 def close_to_guests(paths: list[str]) -> list[str]:
-    """Restore the mode of those nodes in *paths* that :func:`open_to_guests` has changed.
-
-    Return the restored nodes. A node whose mode another program has changed since is left alone.
-    """
+    """Restore and return those *paths* that still have the mode of :func:`open_to_guests`."""
     roots = Roots.of(CONF.gpu)
     return [node for node in paths if _close(node, roots)]
 

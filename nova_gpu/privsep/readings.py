@@ -22,10 +22,7 @@ def port_faults(ports: list[str]) -> dict[str, str | None]:
 
 @nova_gpu.privsep.entrypoint.entrypoint
 def serial_numbers(addresses: list[str]) -> dict[str, dict[str, str]]:
-    """Return the PCI Express serial numbers of cards as identifiers by kind, by address.
-
-    A card without one is left out.
-    """
+    """Return the PCI Express serial numbers of cards that have one, by address and kind."""
     roots = Roots.of(CONF.gpu)
     numbers = {a: identity.serial_number(model.PciAddress.parse(a), roots) for a in addresses}
     return {address: {"pcie": number} for address, number in numbers.items() if number}

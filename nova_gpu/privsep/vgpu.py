@@ -70,10 +70,7 @@ def remove(slot: str, instance_uuid: str) -> None:
 
 @nova_gpu.privsep.entrypoint.entrypoint
 def types(addresses: list[str]) -> str:
-    """Return NVML's answer about the vGPU types of the cards at *addresses*, as JSON.
-
-    :func:`nova_gpu.host.nvidia.nvml_vgpus.parse` parses the answer.
-    """
+    """Return NVML's answer about vGPU types, for :func:`nova_gpu.host.nvidia.nvml_vgpus.parse`."""
     cards = [model.PciAddress.parse(address) for address in addresses]
     return nvml_vgpus.ask(cards, CONF.gpu.nvml_timeout)
 

@@ -16,7 +16,7 @@ from nova.virt.libvirt import driver
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception, names
 from nova_gpu.virt import libvirt_errors, signatures
-from nova_gpu.virt.delivery import container_domain, container_root, guest_config
+from nova_gpu.virt.delivery import container_domain, guest_config
 from nova_gpu.virt.host_gpus import HostGPUs
 from nova_gpu.virt.lifecycle import refusals
 from nova_gpu.virt.lifecycle.start import Kind
@@ -36,7 +36,7 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         super().init_host(*args, **kwargs)
         signatures.say_if_untested()
         refusals.log_in_a_line()
-        container_root.replace_change_of_owners()
+        container_domain.replace_change_of_owners()
         self._gpus.periods.begin()
 
     # State of the host

@@ -23,7 +23,7 @@ from tests.functional.kvm import CARD, GUESTS, HOSTS, OTHER
 # What Nova does between the claim and the start of the guest
 _PREPARED = "nova.compute.manager.ComputeManager._prep_block_device"
 _GIVE = "nova_gpu.virt.delivery.binding.Bindings.give_to_guests"
-_GIVE_BACK = "nova_gpu.virt.delivery.binding.Bindings._give_back"
+_REBIND = "nova_gpu.virt.delivery.binding.Bindings._rebind"
 _UNDEFINE = "nova.virt.libvirt.driver.LibvirtDriver._undefine_domain"
 
 
@@ -205,7 +205,7 @@ class CastTest(BindingTestBase):
         self._delete_server(server)
         self.period()
         self.assertNothingLeft("a start")
-        for function, after in ((_UNDEFINE, True), (_GIVE_BACK, False), (_GIVE_BACK, True)):
+        for function, after in ((_UNDEFINE, True), (_REBIND, False), (_REBIND, True)):
             server = self.boot(self.gpu_flavor(1))
             self.assertGPUs(server, [OTHER])
             self._dies(function, self.api.delete_server, server["id"], after=after)

@@ -170,7 +170,7 @@ def read(
     :param notices: when an instance's GPUs are taken, by uuid, for notices that this process sent
     :param notice_s: the seconds from a notice to the end of an instance
     :param barred: why an instance may not be preempted, by uuid, in addition to what is read
-    :raises Refused: as :func:`osc_gpu_fleet.instances.read`
+    :raises NotPermitted: as :func:`osc_gpu_fleet.instances.read`
     """
     with rest.clean_refusals("Nova"):
         listed = connection.compute.servers(details=True, all_projects=True)

@@ -122,10 +122,7 @@ def _is_contained(
 
 
 def _is_controller(status: Mapping[str, str] | None) -> bool:
-    """Return whether a process is libvirt's for a container, which runs as root.
-
-    Any user can give a process that name.
-    """
+    """Return whether a process is libvirt's for a container: other users can take its name."""
     if status is None or status.get("Name") != _CONTROLLER:
         return False
     return set(status.get("Uid", "").split()) == {"0"}

@@ -70,10 +70,7 @@ def ranges(uid_maps: Sequence[str]) -> list[Range]:
 
 
 def may_be_left(roots: Roots, uids: Sequence[Range]) -> bool:
-    """Return whether a process of a guest may run outside of all running LXC guests.
-
-    Return true if it is unknown. Needs no root.
-    """
+    """Return whether a guest's process runs outside of all LXC guests, or that is unknown."""
     proc = str(roots.proc)
     if not uids or not roots.shows_all_processes() or processes.hides_others(proc):
         return True

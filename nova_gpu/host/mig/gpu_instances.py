@@ -55,10 +55,7 @@ class MIGDevice:
 
 
 def gpu_minor(address: PciAddress, roots: Roots) -> int | None:
-    """Return the minor number N of the card's /dev/nvidiaN, ``None`` if it is unknown.
-
-    It is not the index that nvidia-smi shows.
-    """
+    """Return N of the card's /dev/nvidiaN, not nvidia-smi's index; ``None`` if it is unknown."""
     return _number(proc.card(address, roots).get("Device Minor"))
 
 

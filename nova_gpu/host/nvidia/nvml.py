@@ -233,11 +233,7 @@ def parse_fact(
     card: Mapping[str, Any],
     read: Callable[[Mapping[str, Any]], _Fact],
 ) -> _Fact | None:
-    """Return what *read* returns for *card*, an object of the probe's output.
-
-    Return ``None`` if *read* fails, and warn that the fact *what* counts as unknown. The card's
-    other facts stay valid.
-    """
+    """Return what *read* makes of the probe's *card*; if it fails, warn that *what* is unknown."""
     try:
         return read(card)
     except _NOT_UNDERSTOOD as error:

@@ -32,11 +32,7 @@ except ImportError as missing:  # it is not on all hosts
 
 
 def _ask(name: str, *arguments: Any) -> Any:
-    """Call the function *name* of NVML, and return its value.
-
-    Return ``None`` if NVML returns an error, lacks the function, or returns a value that
-    nvidia-ml-py cannot decode.
-    """
+    """Call the function *name* of NVML; ``None`` for an error, no function, or an odd value."""
     try:
         return getattr(pynvml, name)(*arguments)
     except (pynvml.NVMLError, AttributeError, ValueError):
@@ -312,10 +308,7 @@ def _instances(card: Any, profile: int) -> int | None:
 
 
 def text(value: Any) -> Any:
-    """Return *value*, a text or bytes of nvidia-ml-py, as text; ``None`` for bytes that are none.
-
-    Old releases of nvidia-ml-py return bytes.
-    """
+    """Return *value* as text, as old nvidia-ml-py returns bytes; ``None`` if they are no text."""
     try:
         return value.decode() if isinstance(value, bytes) else value
     except ValueError:

@@ -21,10 +21,7 @@ Types = Mapping[str, VGPUType]
 
 
 def ask(addresses: Iterable[PciAddress], timeout_s: float) -> str:
-    """Return the probe's output about the vGPU types of the cards, as text for :func:`parse`.
-
-    If NVML fails, the text contains the reason. Needs root, because GPU instances are counted.
-    """
+    """Return the probe's text about vGPU types, or why it failed, for :func:`parse`. Needs root."""
     try:
         return nvml.run(["--vgpus", *map(str, addresses)], timeout_s).decode(errors="replace")
     except nvml.NoAnswer as error:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The driver and the IOMMU group of a PCI function, on which passthrough depends."""
+"""The driver and the IOMMU group of a PCI function, on which passthrough depends.
+
+Functions raise OSError if the kernel does not report what they read, unless they say otherwise.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,7 @@ DRIVER = "vfio-pci"
 
 
 def driver(address: model.PciAddress, roots: Roots) -> str | None:
-    """Return the present driver of the function.
-
-    :raises OSError: if the kernel does not report it
-    """
+    """Return the present driver of the function."""
     return sysfs.link(sysfs.device(address, roots), "driver")
 
 
@@ -27,8 +27,6 @@ def is_with_vfio(address: model.PciAddress, roots: Roots) -> bool:
     A vendor's VFIO driver may have any name, NVIDIA's is ``nvidia``. Since Linux 6.1 their
     functions have the folder ``vfio-dev`` (drivers/vfio/vfio_main.c), by which libvirt recognises
     them, too (virPCIDeviceGetCurrentDriverNameAndType in its src/util/virpci.c).
-
-    :raises OSError: if the kernel does not report it
     """
     present = driver(address, roots)
     if present is None or present == DRIVER:
@@ -37,10 +35,7 @@ def is_with_vfio(address: model.PciAddress, roots: Roots) -> bool:
 
 
 def is_prepared(addresses: Iterable[model.PciAddress], roots: Roots) -> bool:
-    """Return whether all of these functions are bound to drivers of VFIO now.
-
-    :raises OSError: if the kernel does not report it
-    """
+    """Return whether all of these functions are bound to drivers of VFIO now."""
     return all(is_with_vfio(address, roots) for address in addresses)
 
 
@@ -51,8 +46,6 @@ def direct_regions(address: model.PciAddress, roots: Roots) -> tuple[str, ...]:
     (drivers/iommu/iommu.c ``require_direct``, before 6.6 drivers/iommu/intel/iommu.c "platform RMRR
     requirement"). Regions of the kind ``direct-relaxable``, of displays and USB, prevent nothing
     and are left out (Documentation/ABI/testing/sysfs-kernel-iommu_groups).
-
-    :raises OSError: if the kernel does not report it
     """
     device = sysfs.device(address, roots)
     if sysfs.link(device, "iommu_group") is None:

@@ -123,8 +123,5 @@ def _key(card: str) -> str:
 
 
 def value_of(card: GPU, values: Mapping[str, _Value]) -> _Value | None:
-    """Return the value for *card* in *values* of :func:`parse_by_card`, ``None`` without one.
-
-    A value for the card's address precedes one for its product.
-    """
+    """Return the value of :func:`parse_by_card` for the card's address, else for its product."""
     return values.get(str(card.address), values.get(card.product.key))

@@ -251,10 +251,7 @@ def _transfers(speed: str) -> float:
 
 
 def cpulist(node: int, roots: Roots) -> str:
-    """Return the online CPUs of the NUMA node in the kernel's notation (``0-7,16-23``).
-
-    Return an empty text for a node without CPUs, and if the kernel does not report them.
-    """
+    """Return the online CPUs of the NUMA node as ``0-7,16-23``, empty without any or if unknown."""
     with contextlib.suppress(OSError):
         return attribute(f"{roots.sysfs}/devices/system/node/node{node}", "cpulist")
     return ""

@@ -63,10 +63,7 @@ def unusual(mode: str, functions: int) -> str:
 
 
 def is_alone(gpu: GPU, functions: int, roots: Roots) -> bool:
-    """Return whether gim keeps the functions of other cards from the memory of *gpu*.
-
-    :param functions: the number of its functions
-    """
+    """Return whether gim keeps the functions of other cards from the memory of *gpu*."""
     return gpu.product.vendor_id == vendors.AMD and _group_size(gpu, functions, roots) == 1
 
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mediated devices: the types that a PCI function can create, and the devices that exist.
 
-Source: the kernel's Documentation/ABI/testing/sysfs-bus-vfio-mdev and drivers/vfio/mdev.
+Source: the kernel's Documentation/ABI/testing/sysfs-bus-vfio-mdev and drivers/vfio/mdev. Functions
+raise OSError if the kernel does not report what they read.
 """
 
 from __future__ import annotations
@@ -49,7 +50,6 @@ def types(device: str) -> tuple[str, ...]:
     They include types for other buses than PCI, for which :func:`facts` returns ``None``.
 
     :param device: the function's sysfs folder
-    :raises OSError: if the kernel does not report them
     """
     try:
         names = os.listdir(f"{device}/{_TYPES}")
@@ -62,7 +62,6 @@ def registration(device: str) -> int | None:
     """Return a number that changes when a driver registers types anew, ``None`` without types.
 
     :param device: the function's sysfs folder
-    :raises OSError: if the kernel does not report it
     """
     try:
         return os.stat(f"{device}/{_TYPES}").st_ino
@@ -116,10 +115,7 @@ def described(bare: vgpu.VGPUType, description: str) -> vgpu.VGPUType:
 
 
 def devices(roots: Roots) -> Mapping[str, MediatedDevice]:
-    """Return all mediated devices of the host by uuid, whether or not Nova has created them.
-
-    :raises OSError: if the kernel does not report them
-    """
+    """Return all mediated devices of the host by uuid, whether or not Nova has created them."""
     folder = f"{roots.sysfs}/bus/mdev/devices"
     try:
         uuids = os.listdir(folder)
@@ -130,10 +126,7 @@ def devices(roots: Roots) -> Mapping[str, MediatedDevice]:
 
 
 def is_there(uuid: str, roots: Roots) -> bool:
-    """Return whether a mediated device with this *uuid* exists.
-
-    :raises OSError: if the kernel does not report it
-    """
+    """Return whether a mediated device with this *uuid* exists."""
     try:
         os.lstat(f"{roots.sysfs}/bus/mdev/devices/{uuid}")
     except FileNotFoundError:

@@ -99,10 +99,7 @@ def remove(slot: Slot, uuid: str, roots: Roots, timeout_s: float) -> None:
 
 
 def params(slot: Slot, uuid: str, roots: Roots) -> str:
-    """Return the parameters that the vGPU at *slot* has, empty if it has none or takes none.
-
-    :param uuid: the uuid of the mediated device, if the function creates mediated devices
-    """
+    """Return the parameters of the vGPU at *slot* or mediated device *uuid*, empty without any."""
     try:
         return sysfs.attribute(_params_folder(slot, uuid, roots), _PARAMS)
     except OSError:

@@ -123,10 +123,7 @@ def unlimited(device: str, number: int) -> list[tuple[str, int]]:
 
 
 def shows_limits(device: str) -> bool:
-    """Return whether the driver shows limits of time for the functions of Intel's card.
-
-    With xe it does since Linux 6.19, and has none by default before.
-    """
+    """Return whether Intel's driver shows the functions' limits of time (xe since Linux 6.19)."""
     folders = _profile_folders(device, 1)
     return any(os.path.exists(f"{folder}/{name}") for folder in folders for name in SCHEDULE)
 

@@ -115,7 +115,7 @@ class Bindings(HostHooks):
             self._is_settled = True
             self._take_again(card for card in cards if card.address in counted)
         self.cleaned(card for card in cards if card.address not in counted.union(stay))
-        self._give_back_others(counted.union(card.address for card in cards))
+        self._rebind_others(counted.union(card.address for card in cards))
 
     def _take_again(self, cards: Iterable[GPU]) -> None:
         for card in cards:
@@ -143,7 +143,7 @@ class Bindings(HostHooks):
                     self._judged_now.discard(card.address)
 
     def _return(self, card: GPU) -> None:
-        if not self._give_back(card.address):
+        if not self._rebind(card.address):
             return
         if passthrough.is_with_vfio(card, self._roots):
             self._prepared.add(card.address)
@@ -151,16 +151,16 @@ class Bindings(HostHooks):
             LOG.info("Returned GPU %s to the host's drivers", card.address)
             self.judge(card)
 
-    def _give_back_others(self, known: Collection[PciAddress]) -> None:
+    def _rebind_others(self, known: Collection[PciAddress]) -> None:
         """Rebind all cards but *known* ones, such as those that the options no longer select.
 
         Rebind only cards that nova-gpu bound; one that a guest has open stays with vfio-pci.
         """
         for address in _recorded().difference(known):
             with _lock(address):
-                self._give_back(address)
+                self._rebind(address)
 
-    def _give_back(self, address: PciAddress) -> bool:
+    def _rebind(self, address: PciAddress) -> bool:
         try:
             with boundary.crossed():
                 nova_gpu.privsep.vfio.give_to_host(str(address))

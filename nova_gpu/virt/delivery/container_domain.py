@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The domain of a container with GPUs: the mount of its root filesystem, and its end.
+"""The domain of a container with GPUs: the mount of its root filesystem, its files, and its end.
 
 Nova unmounts the root filesystem on the host once the guest has started, because the guest has a
 mount of its own. But when a guest reboots itself, libvirt starts it again from the same folder, and
@@ -28,15 +28,18 @@ import nova.privsep.fs
 from nova import exception as nova_exception
 from nova import objects
 from nova.compute import power_state
+from nova.virt.libvirt import config as vconfig
 from nova.virt.libvirt import driver
 from nova.virt.libvirt import host as libvirt_host
 from nova.virt.libvirt import utils as libvirt_utils
 from oslo_concurrency import processutils
 from oslo_log import log as logging
 
+import nova_gpu.privsep.root_disk
 from nova_gpu.core.printable import printable
 from nova_gpu.host import processes as host_processes
 from nova_gpu.host.container import end_processes
+from nova_gpu.virt import signatures
 
 LOG = logging.getLogger(__name__)
 
@@ -50,6 +53,8 @@ _PAUSE_S = 0.5
 # libvirt, src/lxc/lxc_process.c: an internal error that has no number of its own
 _REFUSAL = "Some processes refused to die"
 _PROC = pathlib.Path("/proc")
+# The first release whose nova.privsep.idmapshift.shift works
+_REPAIRED = 34
 
 
 def is_in_use(libvirt_driver: driver.LibvirtDriver, instance: objects.Instance) -> bool:
@@ -169,3 +174,21 @@ def processes(controller: int, proc: pathlib.Path = _PROC) -> Iterator[str]:
                 status = host_processes.status(process)
                 name, state = status.get("Name", "?"), status.get("State", "?")
                 yield f"{printable(name)} (pid {pid}, state {state[:1]})"
+
+
+def replace_change_of_owners() -> None:
+    """Replace Nova's ``chown_for_id_maps`` in releases before 2026.2 (34), where it always fails.
+
+    There ``nova.privsep.idmapshift.shift`` swaps the arguments of ``confirm_dir``, and raises
+    ValueError for every container with id maps.
+    """
+    if signatures.nova_release() < _REPAIRED:
+        libvirt_utils.chown_for_id_maps = change_owners
+
+
+def change_owners(path: str, id_maps: list[vconfig.LibvirtConfigGuestIDMap]) -> None:
+    """Shift the owners of all files in an instance's mounted root disk, by the options' id maps.
+
+    :param id_maps: unused: the privileged process reads ``[libvirt]uid_maps`` and ``gid_maps``
+    """
+    nova_gpu.privsep.root_disk.shift(pathlib.Path(path).parent.name)

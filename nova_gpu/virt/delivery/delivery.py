@@ -77,10 +77,7 @@ class Delivery(abc.ABC):
         return None
 
     def part_obstacle(self, card: GPU, slot: Slot) -> str | None:
-        """Return why guests cannot get the MIG instance at *slot* of *card*, with the remedy.
-
-        Return ``None`` if they can.
-        """
+        """Return why guests cannot get the MIG instance at *slot*, with the remedy, or ``None``."""
         return None
 
     def unsupported(self, operation: Operation, *, has_gpus: bool = True) -> str | None:

@@ -93,10 +93,7 @@ class GuestMount(vconfig.LibvirtConfigGuestFilesys):  # type: ignore[misc]
 
 
 def isolate(guest: vconfig.LibvirtConfigGuest) -> None:
-    """Give a container a network namespace of its own.
-
-    Without a NIC it would otherwise share the host's network namespace.
-    """
+    """Give a container a network namespace; without a NIC it would otherwise share the host's."""
     guest.features.append(vconfig.LibvirtConfigGuestFeature("privnet"))
 
 
@@ -174,8 +171,6 @@ def add_vgpus(
 
     Also add their slots to the guest's metadata, next to its whole cards: neither the UUID of a
     mediated device nor the address of a function identifies the slot.
-
-    :param devices: the hostdev of each vGPU, by its slot
     """
     named = [metadata for metadata in guest.metadata if isinstance(metadata, GuestMetaGPUs)]
     if not named:

@@ -29,10 +29,7 @@ class HostHooks:
     # Events
 
     def began(self, cards: Collection[GPU], host: libvirt_host.Host) -> None:
-        """Prepare the host when the service starts, before Nova resumes guests.
-
-        On an LXC host make missing device nodes of *cards*.
-        """
+        """When the service starts, make missing device nodes of *cards* before guests resume."""
 
     def looked(self, cards: Collection[GPU], stay: Collection[PciAddress] = ()) -> None:
         """Rebind *cards* without an instance to the host's drivers, except those in *stay*.
@@ -53,10 +50,7 @@ class HostHooks:
         """
 
     def domain_gone(self) -> None:
-        """Restore the modes of device nodes that no domain has any more.
-
-        Called in each period, and after the domain of an instance was removed.
-        """
+        """Restore the modes of nodes without a domain, in periods and after a domain's removal."""
 
     def cleaned(self, cards: Iterable[GPU]) -> None:
         """Rebind *cards*, which were cleaned and have no instance, to the host's drivers."""

@@ -90,10 +90,7 @@ class HostdevParts(Delivery):
 
     @abc.abstractmethod
     def moved(self, data: Any, instance_uuid: str, old: Slot, new: Slot) -> None:
-        """Write into Nova's migrate data that the vGPU at *new* replaces *old* at the destination.
-
-        :param data: a LibvirtLiveMigrateData
-        """
+        """Write into a LibvirtLiveMigrateData that the vGPU at *new* replaces *old* there."""
 
 
 class MediatedDevices(HostdevParts):

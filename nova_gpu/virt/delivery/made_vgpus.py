@@ -76,10 +76,7 @@ class MadeVGPUs:
         return slots
 
     def recorded_types(self) -> division.TypesByFunction:
-        """Return the vGPU types of cards with vGPUs, by PCI function and then by the type's id.
-
-        They come from the files that existed when the folder was read.
-        """
+        """Return the vGPU types of cards with vGPUs in the files, by PCI function and type id."""
         return {
             slot.parent: {type_id: sriov.named(type_id, name) for type_id, name in names.items()}
             for slot, names in self._names.items()

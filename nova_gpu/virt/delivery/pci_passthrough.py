@@ -44,7 +44,7 @@ class PCIPassthrough(Delivery):
     :param ledger: the devices of each instance, in nova-compute; ``None`` in the commands, which
         give no cards to guests
     :param peers: whether a guest's cards can have peer access to each other
-    :param libvirt_version: as for :class:`nova_gpu.virt.delivery.ways.Deliveries`
+    :param libvirt_version: as for :class:`nova_gpu.virt.delivery.deliveries.Deliveries`
     """
 
     mode = DeliveryMode.PCI

@@ -22,7 +22,7 @@ from nova_gpu.core.topology import choose, topology
 from nova_gpu.core.topology.choose import Beside
 from nova_gpu.virt import sets
 from nova_gpu.virt.delivery import guest_address_space
-from nova_gpu.virt.delivery.ways import Deliveries
+from nova_gpu.virt.delivery.deliveries import Deliveries
 from nova_gpu.virt.health.failed_starts import FailedStarts
 from nova_gpu.virt.inventory import card_groups, provider_tree
 from nova_gpu.virt.inventory.joined_cards import JoinedCards
@@ -152,7 +152,7 @@ class CardInventory(DeviceInventory[GPUGroup, PciAddress]):
 
     # Devices of instances
 
-    def _unavailable(self, group: GPUGroup, key: PciAddress) -> str | None:
+    def _obstacle(self, group: GPUGroup, key: PciAddress) -> str | None:
         if key not in group.gpus:
             return "it is not on this host"
         reason = availability.for_all(group.unavailable.get(key, ()))

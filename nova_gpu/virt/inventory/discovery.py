@@ -32,10 +32,9 @@ from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import quarantine
 from nova_gpu.host.vgpu import gim, virtual_functions
 from nova_gpu.virt import sets
-from nova_gpu.virt.delivery import ways
+from nova_gpu.virt.delivery.deliveries import Deliveries
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
 from nova_gpu.virt.delivery.open_cards import OpenCards
-from nova_gpu.virt.delivery.ways import Deliveries
 from nova_gpu.virt.inventory.joined_cards import JoinedCards
 
 if TYPE_CHECKING:
@@ -94,7 +93,7 @@ class Discovery:
         )
         self._overrides = products.parse_overrides(CONF.gpu.product)
         self._linked = direct_links.parse(CONF.gpu.link_groups)
-        self.ways = ways.Deliveries(self.roots, self.kept, ledger, libvirt_version, qemu_version)
+        self.ways = Deliveries(self.roots, self.kept, ledger, libvirt_version, qemu_version)
         self.delivery = self.ways.whole
         self.libvirt_version = libvirt_version
         self._ledger = ledger

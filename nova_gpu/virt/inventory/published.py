@@ -100,7 +100,7 @@ class DeviceInventory(pool.FreeDevices, Generic[GroupT, KeyT]):
         """
         holdings = []
         for group, item in self._of_this_host(resources):
-            if reason := self._unavailable(group, item):
+            if reason := self._obstacle(group, item):
                 raise exception.DeviceUnavailable(
                     str(item), reason, "repair or replace the card, or move the instance"
                 )
@@ -108,7 +108,7 @@ class DeviceInventory(pool.FreeDevices, Generic[GroupT, KeyT]):
         return sorted(holdings, key=lambda holding: holding.device)
 
     @abc.abstractmethod
-    def _unavailable(self, group: GroupT, key: KeyT) -> str | None:
+    def _obstacle(self, group: GroupT, key: KeyT) -> str | None:
         """Return why even the instance that has the device cannot start with it, else ``None``."""
 
     @abc.abstractmethod

@@ -74,10 +74,10 @@ class Tracker:
         """Call *make* with Nova's tracker, under the lock under which it claims."""
         _locked(make)(self._find())
 
-    def take_back(self, instance: objects.Instance, own: Collection[objects.Resource]) -> None:
+    def release(self, instance: objects.Instance, own: Collection[objects.Resource]) -> None:
         """Remove the resources *own* from the saved record of *instance* and from the tracker's."""
 
-        def take_back() -> None:
+        def release() -> None:
             _save(
                 instance, [resource for resource in instance.resources or () if resource not in own]
             )
@@ -86,7 +86,7 @@ class Tracker:
                 if resource.provider_uuid in assigned:  # else the device is on another host
                     assigned[resource.provider_uuid][resource.resource_class].discard(resource)
 
-        _locked(take_back)()
+        _locked(release)()
 
     def hand_out(self, instance: objects.Instance, amounts: Amounts) -> None:
         """Claim devices for *instance* in addition to those it has, and save them in its record.

@@ -26,7 +26,7 @@ from nova_gpu.core.vgpu.vgpu import (
 from nova_gpu.core.vgpu.vgpu_group import SharedCard, VGPUGroup, groups
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vgpu import division, mdev
-from nova_gpu.virt.delivery.ways import Deliveries
+from nova_gpu.virt.delivery.deliveries import Deliveries
 from nova_gpu.virt.inventory import card_groups, discovery
 
 LOG = logging.getLogger(__name__)

@@ -77,7 +77,7 @@ class VGPUInventory(DeviceInventory[VGPUGroup, Slot]):
         recorded = {slot for _, slot in self._recorded(uuids)} if uuids else usage.counted()
         return device.slots(recorded | usage.started() | usage.used) | self._made.instances().keys()
 
-    def _unavailable(self, group: VGPUGroup, key: Slot) -> str | None:
+    def _obstacle(self, group: VGPUGroup, key: Slot) -> str | None:
         card = group.card_of(key)
         if card is None:
             return "no card of this host has it"

@@ -20,8 +20,8 @@ from nova.compute import task_states, vm_states
 from oslo_log import log as logging
 
 from nova_gpu.core import exception
+from nova_gpu.virt.delivery.deliveries import Deliveries
 from nova_gpu.virt.delivery.delivery import Delivery, Operation
-from nova_gpu.virt.delivery.ways import Deliveries
 from nova_gpu.virt.inventory.assignment import InstanceDevices
 from nova_gpu.virt.inventory.vgpu_cards import VGPUCards
 from nova_gpu.virt.usage import records

@@ -121,7 +121,7 @@ class Releases:
         finally:
             self._usage_reader.look_again()
             if not comes_back:
-                self._ledger.let_go(instance.uuid)
+                self._ledger.end_move(instance.uuid)
         # Before they are cleaned, which takes time: a service that dies meanwhile, and deletes the
         # instance anew when it starts, takes them for released.
         owner = Owner(instance.uuid, instance.project_id)

@@ -23,7 +23,7 @@ from nova_gpu.core.guest.devices import GuestDevice
 from nova_gpu.core.vgpu.vgpu import VGPUType
 from nova_gpu.virt import counters, libvirt_errors
 from nova_gpu.virt.delivery import guest_config
-from nova_gpu.virt.delivery.ways import Deliveries
+from nova_gpu.virt.delivery.deliveries import Deliveries
 from nova_gpu.virt.inventory import counting, stranding
 from nova_gpu.virt.inventory.assignment import InstanceDevices
 from nova_gpu.virt.inventory.counting import Counting
@@ -152,7 +152,7 @@ class Starts:
     def _counted_and_given(self, start: Start, end: Callable[[], None] | None) -> Iterator[Start]:
         with _in_novas_words(start), contextlib.ExitStack() as stack:
             if end and self.assigned and start.takes(Step.GIVE_UP):
-                self.stops.give_up(start.instance, end)
+                self.stops.release_wrong(start.instance, end)
             if self.assigned and start.takes(Step.COUNT):
                 start = stack.enter_context(self._counted(start))
             yield stack.enter_context(self._given(start))

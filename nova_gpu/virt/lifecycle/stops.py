@@ -70,8 +70,8 @@ class Stops:
             return
         try:
             with boundary.crossed():
-                if own := counting.gpus(instance) and self._to_give_back(instance):
-                    self.give_back(instance, own)
+                if own := counting.gpus(instance) and self._releasable(instance):
+                    self.release(instance, own)
         except boundary.Failure as error:
             LOG.warning(
                 "Cannot release the GPUs of the stopped instance, will retry in the next "
@@ -80,7 +80,7 @@ class Stops:
                 instance=instance,
             )
 
-    def _to_give_back(self, instance: objects.Instance) -> list[objects.Resource]:
+    def _releasable(self, instance: objects.Instance) -> list[objects.Resource]:
         """Return the instance's devices of this host, or none if it keeps them when stopped."""
         request = records.request_of(instance)
         image = instance.system_metadata.get(names.IMAGE_ON_STOP)
@@ -91,7 +91,7 @@ class Stops:
         # It keeps GPUs that its flavor would not request again.
         return own if len(own) == _count(request) else []
 
-    def give_up(self, instance: objects.Instance, end: Callable[[], None]) -> None:
+    def release_wrong(self, instance: objects.Instance, end: Callable[[], None]) -> None:
         """Release an instance's GPUs if a failed resize or migration left it the wrong ones.
 
         Its next start then claims GPUs for its flavor. The instance keeps its vGPUs if the flavor
@@ -104,16 +104,16 @@ class Stops:
             return
         if records.is_left_by_move(instance, set(self.counting.providers().values())):
             end()
-            self.give_back(instance, counting.gpus(instance))
+            self.release(instance, counting.gpus(instance))
 
-    def give_back(self, instance: objects.Instance, own: Collection[objects.Resource]) -> None:
+    def release(self, instance: objects.Instance, own: Collection[objects.Resource]) -> None:
         ours = set(self.counting.providers().values())
         devices = {
             device.parse(holding.identifier) for holding in own if holding.provider_uuid in ours
         }
         with self.releases.domain_goes(instance, devices):
             left_domains.take_out(self.host, instance, devices, self.parts())
-            self.counting.tracker.take_back(instance, own)
+            self.counting.tracker.release(instance, own)
         LOG.info("Released GPUs %s", ", ".join(sorted(map(str, devices))), instance=instance)
         self.counting.uncount(instance, {holding.provider_uuid for holding in own})
 
@@ -121,7 +121,7 @@ class Stops:
         """Release the GPUs that the instance claimed for a failed start; raise nothing."""
         try:
             with boundary.crossed():
-                self.give_back(instance, counting.gpus(instance))
+                self.release(instance, counting.gpus(instance))
         except boundary.Failure as error:
             LOG.warning(
                 "Its start failed, and its new GPUs cannot be released now, will retry in the "
@@ -172,7 +172,7 @@ class Stops:
         instance = objects.Instance.get_by_uuid(
             context, uuid, expected_attrs=["flavor", "system_metadata", "resources"]
         )
-        own = self._to_give_back(instance) if instance.host == CONF.host else []
+        own = self._releasable(instance) if instance.host == CONF.host else []
         if not own:
             return False
         self._tasks.add(uuid)
@@ -180,7 +180,7 @@ class Stops:
             instance.task_state = task_states.POWERING_OFF
             # As the API does at a stop, so that no user can start the instance meanwhile.
             instance.save(expected_vm_state=[vm_states.STOPPED], expected_task_state=[None])
-            self.give_back(instance, own)
+            self.release(instance, own)
         finally:
             self._end_task(context, uuid)
         return True

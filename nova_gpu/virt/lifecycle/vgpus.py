@@ -461,7 +461,7 @@ class VGPUs:
             with boundary.crossed(exception.DeviceUnavailable), self._ledger.clean(part):
                 for slot in device.slots([part]):
                     owner_uuid = instance_uuid or self._made.instances().get(slot)
-                    self._give_back(slot, clean, owner_uuid)
+                    self._release_slot(slot, clean, owner_uuid)
                     self._prove(slot, owner_uuid)
                 self.cards.read_again(part)
                 self._ledger.cleaned(part)
@@ -477,7 +477,7 @@ class VGPUs:
         LOG.info("Released vGPU %s", part)
         return True
 
-    def _give_back(self, slot: Slot, clean: Clean, instance_uuid: str | None) -> None:
+    def _release_slot(self, slot: Slot, clean: Clean, instance_uuid: str | None) -> None:
         way = self.way(slot)
         if not self._is_another(slot):
             way.release(slot, instance_uuid, functools.partial(clean, way))

@@ -471,7 +471,7 @@ class Ledger:
         with self._lock:
             self._now = _with(self._now, moving={**self._now.moving, **assignments})
 
-    def let_go(self, instance_uuid: str) -> None:
+    def end_move(self, instance_uuid: str) -> None:
         with self._lock:
             self._now = _with(self._now, moving=_without(self._now.moving, [instance_uuid]))
 

@@ -17,7 +17,7 @@ from oslotest import base
 
 from nova_gpu.core import names
 from nova_gpu.virt import signatures
-from nova_gpu.virt.delivery import container_root
+from nova_gpu.virt.delivery import container_domain
 from nova_gpu.virt.driver import GPULibvirtDriver
 from nova_gpu.virt.libvirt_version import LibvirtVersion
 from nova_gpu.virt.periodic import contained
@@ -80,12 +80,12 @@ class DriverTest(base.BaseTestCase):
 
     def test_owners_of_a_containers_files_by_release(self) -> None:
         novas, release = libvirt_utils.chown_for_id_maps, "nova_gpu.virt.signatures.nova_release"
-        for number, used in ((33, container_root.change_owners), (34, novas)):
+        for number, used in ((33, container_domain.change_owners), (34, novas)):
             self.useFixture(fixtures.MockPatchObject(libvirt_utils, "chown_for_id_maps", novas))
             with fixtures.MockPatch(release, return_value=number):
-                container_root.replace_change_of_owners()
+                container_domain.replace_change_of_owners()
             self.assertIs(used, libvirt_utils.chown_for_id_maps)
         shift = self.useFixture(fixtures.MockPatch("nova_gpu.privsep.root_disk.shift")).mock
         uuid = "7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4d"
-        container_root.change_owners(f"/var/lib/nova/instances/{uuid}/rootfs", [])
+        container_domain.change_owners(f"/var/lib/nova/instances/{uuid}/rootfs", [])
         shift.assert_called_once_with(uuid)

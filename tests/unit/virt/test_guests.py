@@ -114,7 +114,7 @@ class GuestsTest(_ThreeCardsTestCase):
                 self.assertIn(ONE, map(str, ledger.now.devices(State.MOVING)))
             self.assertIn(ONE, map(str, ledger.now.devices(State.MOVING)))
             self.assertEqual([ONE], [*map(str, ledger.now.kept_by(instance.uuid))])
-            ledger.let_go(instance.uuid)
+            ledger.end_move(instance.uuid)
             self.compute.libvirt.domains[instance.uuid] = domain
             ledger.saw_domains({instance.uuid: devices([ONE])})
 

@@ -158,7 +158,7 @@ def _versioned(kind: Any, number: int = 1) -> Any:
 def _call(library: Any, name: str, *arguments: Any) -> None:
     """Call the library's function *name*.
 
-    :raises Failed: if the function does not return FM_ST_SUCCESS
+    :raises CallFailed: if the function does not return FM_ST_SUCCESS
     :raises AttributeError: if the library has no function of that name
     """
     function = getattr(library, name)

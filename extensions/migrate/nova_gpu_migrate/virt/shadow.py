@@ -194,7 +194,9 @@ def look(
     )
 
 
-def _divided(stock: Mapping[PciAddress, Provider], hardware: Hardware) -> frozenset[PciAddress]:
+def _divided(
+    stock: Mapping[PciAddress, StockProvider], hardware: Hardware
+) -> frozenset[PciAddress]:
     own = (
         it
         for it, provider in stock.items()

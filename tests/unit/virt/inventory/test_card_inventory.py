@@ -17,7 +17,7 @@ from nova_gpu.core.flavor import request
 from nova_gpu.core.model import GPU, DeliveryMode, GroupKey, Link
 from nova_gpu.core.scheduling import stats
 from nova_gpu.virt import sets
-from nova_gpu.virt.delivery import guest_address_space, ways
+from nova_gpu.virt.delivery import deliveries, guest_address_space
 from nova_gpu.virt.health import failed_starts
 from nova_gpu.virt.inventory import card_inventory, joined_cards, neighbours, tracker
 from nova_gpu.virt.inventory.pool import Claimant
@@ -42,7 +42,9 @@ class StockTest(HostTestCase):
         config(group="libvirt", virt_type="kvm")
         config(state_path=str(self.root))
         roots = self.host.roots
-        own = ways.Deliveries(roots, lambda _: None, self.ledger, lambda: 9000000, lambda: 8002002)
+        own = deliveries.Deliveries(
+            roots, lambda _: None, self.ledger, lambda: 9000000, lambda: 8002002
+        )
         own.sets = sets.NoSets()
         links = joined_cards.JoinedCards(sets.NoSets(), roots, serves=True)
         self.tracker = resource_tracker.ResourceTracker("host", mock.Mock(), mock.Mock())

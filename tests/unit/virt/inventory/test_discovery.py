@@ -11,7 +11,7 @@ from nova_gpu.core import availability, exception
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu.vgpu import DividedCard, Parent, VGPUKind, VGPUType
 from nova_gpu.virt import sets
-from nova_gpu.virt.delivery import ways
+from nova_gpu.virt.delivery import deliveries
 from nova_gpu.virt.inventory import discovery
 from tests.fixtures import hosts, nodes, pci, verbs, vgpu
 from tests.fixtures.bases.host import HostTestCase
@@ -126,7 +126,9 @@ class TestOnSwitchedBoard(HostTestCase):
 
     def sorted_out(self) -> tuple[dict[PciAddress, DividedCard], dict[PciAddress, str]]:
         found = self.host.gpus()
-        own = ways.Deliveries(self.host.roots, lambda _: None, libvirt_version=lambda: 10000000)
+        own = deliveries.Deliveries(
+            self.host.roots, lambda _: None, libvirt_version=lambda: 10000000
+        )
         gpus = {gpu.address: gpu for gpu in found}
         cards, others = discovery.sorted_out(gpus, own.divided(found, {}), own)
         return {address: shared.card for address, shared in cards.items()}, others

@@ -24,7 +24,7 @@ from nova_gpu.core.vgpu.vgpu import DividedCard, Parent, Slot, VGPUKind, VGPUTyp
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.host.pci import direct_links
 from nova_gpu.virt import sets
-from nova_gpu.virt.delivery import made_vgpus, ways
+from nova_gpu.virt.delivery import deliveries, made_vgpus
 from nova_gpu.virt.inventory import vgpu_cards, vgpu_inventory
 from nova_gpu.virt.inventory.pool import Claimant
 from nova_gpu.virt.inventory.vgpu_inventory import Rooms, Use
@@ -62,7 +62,9 @@ class StockTestCase(HostTestCase):
         self.tree.new_root(NODE, uuidutils.generate_uuid())
 
     def new_cards(self) -> vgpu_cards.VGPUCards:
-        own = ways.Deliveries(self.host.roots, lambda _: None, libvirt_version=lambda: 10000000)
+        own = deliveries.Deliveries(
+            self.host.roots, lambda _: None, libvirt_version=lambda: 10000000
+        )
         return vgpu_cards.VGPUCards(self.host.roots, own)
 
     def look(self) -> Mapping[object, str]:

@@ -56,7 +56,7 @@ class StopTest(StopsTestCase):
 
     def test_a_period_leaves_who_goes_on(self) -> None:
         instance, lost = self.boot(), RuntimeError("lost")
-        with mock.patch.object(self.counting.tracker, "take_back", side_effect=lost):
+        with mock.patch.object(self.counting.tracker, "release", side_effect=lost):
             self.stop(instance)
         self.assertIn("Cannot release the GPUs of the stopped instance", self.log.output)
         self.compute.period()
@@ -117,9 +117,9 @@ class CountingTest(StartsTestCase):
         self.assertEqual([1, 1], own())
         given = list(self.instance.resources)
         with fails:
-            self.assertRaises(RuntimeError, tracker.take_back, self.instance, given)
+            self.assertRaises(RuntimeError, tracker.release, self.instance, given)
         self.assertEqual([1, 1], own())
-        tracker.take_back(self.instance, given)
+        tracker.release(self.instance, given)
         self.assertEqual([0, 0], own())
 
 

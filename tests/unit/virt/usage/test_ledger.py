@@ -134,8 +134,8 @@ class LedgerTest(LedgerTestCase):
                 elif end == "gone":
                     self.count({"two": frozenset()})
                 else:
-                    self.ledger.let_go("one")
-                    self.ledger.let_go("one")
+                    self.ledger.end_move("one")
+                    self.ledger.end_move("one")
                 self.assertTaken()
 
     def test_kept_from_within_a_hold_to_the_end_of_the_next(self) -> None:
@@ -241,7 +241,7 @@ class ReachedTest(LedgerTestCase):
         self.assertFalse(self.ledger.now.is_between("two"))
         self.ledger.keep("one", [A])
         self.assertTrue(self.ledger.now.is_between("one"))
-        self.ledger.let_go("one")
+        self.ledger.end_move("one")
         self.assertFalse(self.ledger.now.is_between("one"))
         self.count(returning=frozenset({"one"}))
         self.assertTrue(self.ledger.now.is_between("one"))

@@ -182,7 +182,7 @@ class Host:
     def delete(self, uuid: str, device: PciAddress) -> None:
         self.vanish(uuid)
         self.usage_reader.look_again()
-        self.ledger.let_go(uuid)
+        self.ledger.end_move(uuid)
         self.recorded.pop(uuid, None)
         self.assigned.discard(pool.resource(uuidsentinel.provider, device))
         self.release(device)

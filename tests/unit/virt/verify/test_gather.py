@@ -14,7 +14,7 @@ from oslotest import base
 from nova_gpu.core.flavor import request
 from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
 from nova_gpu.host.vgpu import division
-from nova_gpu.virt.delivery import made_vgpus, ways
+from nova_gpu.virt.delivery import deliveries, made_vgpus
 from nova_gpu.virt.usage import allocations, records
 from nova_gpu.virt.usage.allocations import Allocations
 from nova_gpu.virt.verify import gather
@@ -135,7 +135,7 @@ class TestMade(HostTestCase):
 
     def made(self, owners: dict[str, set[Any]]) -> dict[str, frozenset[Slot]]:
         looked: Any = SimpleNamespace(
-            vgpus=self.notes, ways=ways.Deliveries(self.host.roots, lambda _: None)
+            vgpus=self.notes, ways=deliveries.Deliveries(self.host.roots, lambda _: None)
         )
         parts = division.divided(self.host.gpus(), self.host.roots)
         return gather.made_vgpus(looked, parts, owners)

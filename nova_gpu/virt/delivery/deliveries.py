@@ -214,10 +214,7 @@ class Deliveries:
         return None
 
     def obstacle(self, gpu: GPU, card: DividedCard) -> str | None:
-        """Return why guests cannot get vGPUs of *card*, and the remedy; ``None`` if they can.
-
-        :param gpu: the card that *card* is the division of
-        """
+        """Return why guests cannot get vGPUs of *gpu*, and the remedy; ``None`` if they can."""
         by_kind: dict[VGPUKind, list[PciAddress]] = {}
         for function, parent in card.parents.items():
             by_kind.setdefault(parent.kind, []).append(function)
@@ -228,10 +225,7 @@ class Deliveries:
             return passthrough.unread(error)
 
     def part_obstacles(self, gpu: GPU, card: DividedCard) -> dict[Slot, str]:
-        """Return why guests cannot get MIG instances of *card*, and the remedy, by slot.
-
-        :param gpu: the card that *card* is the division of
-        """
+        """Return why guests cannot get MIG instances of *gpu*, and the remedy, by slot."""
         slots = vgpu_capacity.all_instances(card)
         reasons = {slot: self.whole.part_obstacle(gpu, slot) for slot in slots}
         return {slot: reason for slot, reason in reasons.items() if reason}

@@ -10,7 +10,7 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import exception, model
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import Slot, VGPUKind
-from nova_gpu.virt.delivery import hostdev_parts, ways
+from nova_gpu.virt.delivery import deliveries, hostdev_parts
 from tests.fixtures import cards, vgpu
 from tests.fixtures.bases.host import HostTestCase
 
@@ -23,9 +23,11 @@ class WaysTest(HostTestCase):
         super().setUp()
         self.config = self.useFixture(config_fixture.Config(CONF)).config
 
-    def ways(self, virt_type: str) -> ways.Deliveries:
+    def ways(self, virt_type: str) -> deliveries.Deliveries:
         self.config(group="libvirt", virt_type=virt_type)
-        return ways.Deliveries(self.host.roots, lambda _: None, libvirt_version=lambda: 10000000)
+        return deliveries.Deliveries(
+            self.host.roots, lambda _: None, libvirt_version=lambda: 10000000
+        )
 
     def test_what_a_guest_is_given(self) -> None:
         """In its order, so that its devices come in it; whole cards' way sees every guest."""
