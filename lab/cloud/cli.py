@@ -41,7 +41,7 @@ up. Nothing listens but on 127.0.0.1.
     tools/lab demo                     all there is to see, and everything taken down again
     tools/lab demo --debian            the same with Debian 13's own OpenStack, on a machine that is
                                        thrown away: its packages and their configuration stay
-    tools/lab guide                    the documentation's commands, tried word by word
+    tools/lab guide [--kvm]            the documentation's commands, tried word by word
     tools/lab upgrade HEAD~50          a cloud upgraded from there and set back, under guests
     tools/lab up                       a cloud to play with
     eval "$(tools/lab openrc)"         now openstack and nova are this cloud's
@@ -198,8 +198,9 @@ def _demo(arguments: argparse.Namespace) -> int:
 def _guide(arguments: argparse.Namespace) -> int:
     began = time.monotonic()
     # This check needs no cloud, so it comes before anything is started.
-    for page in guide.PAGES:
+    for page in (*guide.PAGES, *guide.KVM_PAGES):
         guide.blocks_of(page)
+    arguments.computes = 1 if arguments.kvm else 2
     lab = _lab(arguments)
     if cloud.found(lab):
         raise steps.Failed("the guide needs a cloud without nova-gpu: run `tools/lab down` first")
@@ -310,7 +311,7 @@ def _parser() -> argparse.ArgumentParser:
     guides = verb("guide", _guide, text)
     guides.add_argument("--keep", action="store_true", help="leave the cloud up")
     # The page shows the output of the pretended host.
-    guides.set_defaults(real=False, computes=2)
+    guides.set_defaults(real=False)
     shows.set_defaults(computes=1)
     text = "upgrade a cloud from another revision of this repository, and set it back, under guests"
     upgrades = verb("upgrade", _upgrade, text)
@@ -332,11 +333,12 @@ def _parser() -> argparse.ArgumentParser:
             action="store_true",
             help="offer this machine's own GPUs instead of pretended ones",
         )
-    ups.add_argument(
-        "--kvm",
-        action="store_true",
-        help="a compute host in an emulated VM with an IOMMU and cards, for guests of KVM",
-    )
+    for starts in (guides, ups):
+        starts.add_argument(
+            "--kvm",
+            action="store_true",
+            help="a compute host in an emulated VM with an IOMMU and cards, for guests of KVM",
+        )
     ups.add_argument(
         "--stock",
         action="store_true",

@@ -45,7 +45,7 @@ def is_up(lab: settings.Lab) -> bool:
 def up(lab: settings.Lab, with_gpus: bool = True, computes: int | None = None) -> None:
     """Bring the cloud up, after removing what a killed run left of it.
 
-    :param with_gpus: whether nova-gpu is installed and configured
+    :param with_gpus: whether nova-gpu is configured, and installed where that can be done later
     :param computes: how many of its compute hosts to switch on; by default all
     :raises steps.Failed: with what failed, why, and the path of the log
     """
@@ -58,7 +58,7 @@ def up(lab: settings.Lab, with_gpus: bool = True, computes: int | None = None) -
     if isinstance(lab, settings.DebianLab):
         debian.install(lab)
     else:
-        packages.install(lab, with_gpus)
+        packages.install(lab, with_gpus or lab.kvm)
         with steps.step("user nova, configuration", lab.log / "account.log"):
             account.create(lab)
             config.write(lab, with_gpus)

@@ -122,7 +122,7 @@ def write_host(host: settings.Host, with_gpus: bool = True) -> None:
         return
     parts = [text("nova.conf", names), text(_KVM, names, with_gpus=False), render(_STOCK, names)]
     stock = "\n".join(parts)
-    ours = "\n".join([*parts[:1], text(_KVM, names)])
+    ours = "\n".join([*parts[:1], text(_KVM, names, with_gpus)])
     files = {"nova.conf": stock if host.lab.stock else ours}
     for name, content in {**files, "nova.conf.stock": stock, "nova.conf.nova-gpu": ours}.items():
         # where the controllers are, seen from the VM

@@ -12,13 +12,26 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 
-from lab.cloud import catalog, cloud, compute, page, process, rest, services, settings, steps
+from lab.cloud import (
+    catalog,
+    cloud,
+    compute,
+    page,
+    process,
+    rest,
+    services,
+    settings,
+    steps,
+    vm_host,
+)
 
-PAGE = settings.ROOT / "doc/source/install/first-boot.rst"
+KVM = settings.ROOT / "doc/source/install/first-boot.rst"
+PAGE = settings.ROOT / "doc/source/install/first-boot-containers.rst"
 EXAMPLES = settings.ROOT / "doc/source/reference/examples.rst"
 MOVING = settings.ROOT / "doc/source/admin/moving.rst"
 DEBIAN = settings.ROOT / "doc/source/install/debian.rst"
 PAGES = (PAGE, EXAMPLES, MOVING)
+KVM_PAGES = (KVM,)
 # The number of compute hosts that a page needs.
 _COMPUTES = {MOVING: 2}
 COMPUTE, CONTROLLER = "root@compute#", "root@controller#"
@@ -31,7 +44,7 @@ _RESTART = re.compile(r"systemctl restart ([\w -]+)")
 _POWER = re.compile(r"ipmitool -H (compute-\d)-bmc .*chassis power (off|on)")
 # Long enough for a busy machine.
 _STOP_S = 300.0
-_READ = r"(?:gpu (?:(?:group|host) )?|resource provider |server |compute service )"
+_READ = r"(?:gpu (?:(?:group|host) )?|resource provider |server |compute service |console log )"
 _READS = re.compile(rf"openstack {_READ}(?:list|show|usage)\b|\S+/nova-gpu verify$")
 _SOON_S, _PAUSE_S = 300.0, 3.0
 _NOT_COPIED = (".tools", ".lab", "__pycache__", "build", "*.egg-info")
@@ -59,10 +72,12 @@ def places(lab: settings.Lab) -> list[Place]:
     own = f"{lab.etc}/nova/nova-controller.conf"
     options = f"--config-file {lab.etc}/nova/nova.conf --config-file {own}"
     program = "nova-gpu-status"
+    # A host in a VM has its own paths, which are the pages'.
+    here = (CONTROLLER, *_CLIENTS) if lab.kvm else PROMPTS
     return [
         Place(f"/opt/nova/bin/{program} ", f"{lab.program(program)} {options} ", (CONTROLLER,)),
         Place("/etc/nova/nova.conf", own, (CONTROLLER,)),
-        Place("/opt/nova", str(lab.venv)),
+        Place("/opt/nova", str(lab.venv), here),
         Place("--image rootfs", f"--image {catalog.IMAGE}"),
         # The lab has no Neutron.
         Place("--network private", "--nic none"),
@@ -86,11 +101,11 @@ def is_read(text: str) -> bool:
 
 
 def run(lab: settings.Lab) -> None:
-    """Run the commands of all PAGES, in a cloud that :func:`cloud.up` has made without nova-gpu.
+    """Run the commands of all pages, in a cloud that :func:`cloud.up` has made without nova-gpu.
 
     :raises steps.Failed: if a command fails, or has another output than on its page
     """
-    pages = {path: blocks_of(path) for path in PAGES}
+    pages = {path: blocks_of(path) for path in (KVM_PAGES if lab.kvm else PAGES)}
     _check_is_without(lab)
     table = places(lab)
     steps.say("\nTexts of the pages, and their replacements in the lab\n")
@@ -158,8 +173,11 @@ def blocks_of(path: pathlib.Path) -> list[page.Block]:
 
 
 def _check_is_without(lab: settings.Lab) -> None:
-    """Refuse a cloud that has nova-gpu or GPUs, because the pages begin without."""
-    if pathlib.Path(lab.program("nova-gpu")).exists():
+    """Refuse a cloud that has nova-gpu or GPUs, because the pages begin without.
+
+    In a VM, which has no network, nova-gpu is installed from the beginning.
+    """
+    if not lab.kvm and pathlib.Path(lab.program("nova-gpu")).exists():
         raise steps.Failed(f"nova-gpu is in {lab.venv} already, before a page installs it")
     if services.gpu_providers(rest.Client(lab)):
         raise steps.Failed("Placement has GPUs already, before a page offers them")
@@ -202,6 +220,12 @@ def _shell(
     lab: settings.Lab, command: page.Command, table: Sequence[Place], checkout: pathlib.Path
 ) -> tuple[int, str]:
     """Run the command, print its output line by line, and return its exit status and output."""
+    if lab.kvm and command.prompt in _HOSTS:
+        script = f"cd /project\n{translated(command.text, command.prompt, table)}"
+        status, output = vm_host.output(lab.hosts[0], script)
+        for line in output.splitlines():
+            steps.say(f"  {line}")
+        return status, output
     # Not by cwd: a process that enters a mount namespace is at its root.
     argv = ["env", f"--chdir={checkout}"]
     argv += ["bash", "-c", translated(command.text, command.prompt, table)]
@@ -276,7 +300,10 @@ def _restart(lab: settings.Lab, names: Sequence[str], number: int) -> str | None
             return f"the lab cannot restart {name}, only {', '.join(sorted(start))}"
         daemon = host.service if name == "nova-compute" else name
         log = process.log_file(lab, daemon)
-        process.stop(lab, daemon, _STOP_S)
+        if daemon == host.service:
+            compute.stop(host)
+        else:
+            process.stop(lab, daemon, _STOP_S)
         with steps.step(f"{name} ended and started", log):
             start[name]()
     return None

@@ -84,6 +84,22 @@ def run(host: settings.Host, command: Sequence[str]) -> int:
         time.sleep(_POLL_S)
 
 
+def output(host: settings.Host, script: str) -> tuple[int, str]:
+    """Run *script* on the host; return its exit status and its output.
+
+    :raises steps.Failed: if it takes more than ten minutes
+    """
+    folder = _begin(host, script)
+
+    def has_ended() -> bool:
+        process.check(host.lab, host.name)
+        return (folder / "status").exists()
+
+    steps.wait_for(f"{host.name} to run a command", has_ended, _COMMAND_S)
+    text = (folder / "output").read_text(errors="replace")
+    return _end(folder), text
+
+
 def start(host: settings.Host) -> None:
     """Start nova-compute, unless it runs, with the lab's configuration; do not wait for it."""
     log = process.log_file(host.lab, host.service)
@@ -100,7 +116,7 @@ def start(host: settings.Host) -> None:
         "[ -e /etc/nova/nova.conf ] || cp -r /out/etc/. /etc/nova/",
         f"setsid {argv} >>/out/nova-compute.log 2>&1 </dev/null & echo $! >{_NOVA_COMPUTE}",
     ]
-    _wait(host, _begin(host, "\n".join(script)))
+    output(host, "\n".join(script))
 
 
 def stop(host: settings.Host, patience_s: float) -> None:
@@ -111,7 +127,7 @@ def stop(host: settings.Host, patience_s: float) -> None:
         f'for _ in $(seq {patience_s * 2:.0f}); do [ -d "/proc/$pid" ] || exit 0; sleep 0.5; done',
         'kill -KILL "$pid"',
     ]
-    _wait(host, _begin(host, "\n".join(script)))
+    output(host, "\n".join(script))
 
 
 def guest_files(lab: settings.Lab, folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
@@ -144,15 +160,6 @@ def _begin(host: settings.Host, script: str) -> pathlib.Path:
     (unfinished / "command").write_text(script + "\n")
     unfinished.rename(folder)
     return folder
-
-
-def _wait(host: settings.Host, folder: pathlib.Path) -> None:
-    def has_ended() -> bool:
-        process.check(host.lab, host.name)
-        return (folder / "status").exists()
-
-    steps.wait_for(f"{host.name} to run a command", has_ended, _COMMAND_S)
-    _end(folder)
 
 
 def _end(folder: pathlib.Path) -> int:
