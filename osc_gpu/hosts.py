@@ -8,12 +8,11 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from nova_gpu.core import names
+from nova_gpu.core import names, sets
 from nova_gpu.core.flavor import summary
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.scheduling import capacity
 from nova_gpu.core.scheduling.capacity import Group, Host
-from nova_gpu.core.sets import set_traits
 from nova_gpu.core.topology import affinity
 from nova_gpu.core.topology.affinity import Policy
 from osc_gpu import closed_hosts, nova_lists, query, rest
@@ -252,7 +251,7 @@ def _group(
             if inventory is None:
                 return None
             total, reserved = inventory["total"], inventory["reserved"]
-        return Group(total, reserved, used, traits, set_traits.board(traits))
+        return Group(total, reserved, used, traits, sets.of_traits(traits))
     inventory = rest.of_provider(connection, uuid, "inventories").get(resource_class)
     if inventory is None:
         return None
@@ -260,7 +259,7 @@ def _group(
     traits = frozenset(rest.placement(connection, f"{url}/traits")["traits"])
     return Group(
         traits=traits,
-        board=set_traits.board(traits),
+        board=sets.of_traits(traits),
         total=inventory["total"],
         reserved=inventory["reserved"],
         used=rest.placement(connection, f"{url}/usages")["usages"].get(resource_class, 0),

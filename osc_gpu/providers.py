@@ -16,10 +16,9 @@ from typing import Any
 
 from osc_lib import exceptions
 
-from nova_gpu.core import names
+from nova_gpu.core import names, sets
 from nova_gpu.core.model import GroupKey
 from nova_gpu.core.scheduling.capacity import Group
-from nova_gpu.core.sets import set_traits
 from osc_gpu import base_command, closed_hosts, hosts, rest
 
 _UNKNOWN = "unknown"
@@ -166,7 +165,7 @@ def _providers(
             own["reserved"],
             used,
             traits,
-            set_traits.board(traits),
+            sets.of_traits(traits),
             max_unit=own["max_unit"],
         )
         yield Provider(described["uuid"], host, unusable, key, item, group)

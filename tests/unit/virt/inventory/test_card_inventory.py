@@ -43,8 +43,8 @@ class StockTest(HostTestCase):
         config(state_path=str(self.root))
         roots = self.host.roots
         own = ways.Ways(roots, lambda _: None, self.ledger, lambda: 9000000, lambda: 8002002)
-        own.sets = sets.NoSets()
-        links = joined_cards.JoinedCards(sets.NoSets(), roots, serves=True)
+        own.sets = sets.Sets()
+        links = joined_cards.JoinedCards(sets.Sets(), roots, serves=True)
         self.tracker = resource_tracker.ResourceTracker("host", mock.Mock(), mock.Mock())
         beside = neighbours.Neighbours(tracker.Tracker(lambda: self.tracker), roots)
         self.published = card_inventory.CardInventory(
@@ -160,7 +160,7 @@ class LinksTest(HostTestCase):
         super().setUp()
         self.config = self.useFixture(config_fixture.Config(CONF))
         self.log = self.useFixture(fixtures.FakeLogger())
-        self.cards = joined_cards.JoinedCards(sets.NoSets(), self.host.roots, serves=True)
+        self.cards = joined_cards.JoinedCards(sets.Sets(), self.host.roots, serves=True)
 
     def pair(self) -> list[GPU]:
         both = (cards.card(A), cards.addresses(B)), (cards.card(B), cards.addresses(A))
