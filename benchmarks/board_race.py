@@ -9,18 +9,17 @@ from __future__ import annotations
 import dataclasses
 import random
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from nova.scheduler import host_manager, weights
 from nova.scheduler.weights import ram
 
 from benchmarks import host_states, report
 from nova_gpu.conf import CONF
-from nova_gpu.core.sets import partitions
-from nova_gpu.core.sets.partitions import Module, Partition
+from nova_gpu.core.sets import Module
 from nova_gpu.scheduler import filters
 from nova_gpu.scheduler.weights import GPUWeigher
-from tests.fixtures.partitions import H100
+from tests.fixtures import card_sets
 
 NOTES = (
     "Equal boards of HGX H100. In each period so many instances end, by chance, that four fifths",
@@ -53,21 +52,25 @@ class Fleet:
     def __init__(self, hosts: int, chance: random.Random, weighers: Sequence[object]) -> None:
         self.states = host_states.states(hosts, all_free=True)
         self.taken: dict[str, set[Module]] = {state.uuid: set() for state in self.states}
-        self._guests: list[tuple[host_manager.HostState, Partition]] = []
+        self._guests: list[tuple[host_manager.HostState, frozenset[Module]]] = []
         self._chance = chance
         self._weighers = weighers
+        self._board = card_sets.h100()
         self.found = Outcome()
+
+    def _room(self, taken: Collection[Module]) -> Mapping[int, int]:
+        return self._board.with_taken(taken).room()
 
     def period(self, burst: int) -> None:
         """Instances end, hosts report, and then others come."""
         most = _IN_USE * len(self.states) * host_states.GPUS
         self._chance.shuffle(self._guests)
-        while sum(part.size for _, part in self._guests) > most:
+        while sum(len(part) for _, part in self._guests) > most:
             state, part = self._guests.pop()
-            self.taken[state.uuid] -= part.modules
-            state.free_ram_mb += part.size
+            self.taken[state.uuid] -= part
+            state.free_ram_mb += len(part)
         for state in self.states:
-            host_states.report_partitions(state, self.taken[state.uuid], H100)
+            host_states.report_partitions(state, self.taken[state.uuid], self._room)
         for _ in range(burst):
             self._arrives(self._chance.choice(_SIZES))
 
@@ -79,9 +82,9 @@ class Fleet:
         for state in self._best_first(there, count)[:_ATTEMPTS]:
             self.found.claims += 1
             taken = self.taken[state.uuid]
-            if part := partitions.choose(H100, taken, count):
-                taken |= part.modules
-                state.free_ram_mb -= part.size
+            if part := self._board.with_taken(taken).choose(count):
+                taken |= part
+                state.free_ram_mb -= len(part)
                 self._guests.append((state, part))
                 return
             self.found.refused += 1

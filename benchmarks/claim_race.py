@@ -73,7 +73,7 @@ class Cloud:
         if self._reports:
             (known,) = (known for known in self.states if known.uuid == state.uuid)
             used = range(1, 1 + host_states.GPUS - self.left[state.uuid])
-            host_states.report_partitions(known, used, ())
+            host_states.report_partitions(known, used)
         return True
 
 

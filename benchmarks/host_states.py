@@ -7,7 +7,7 @@ import datetime
 import json
 import random
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from nova import objects
 from nova.objects import fields
@@ -16,8 +16,7 @@ from oslo_utils import uuidutils
 
 from nova_gpu.core import model, names
 from nova_gpu.core.flavor import query, request
-from nova_gpu.core.sets import partitions
-from nova_gpu.core.sets.partitions import Module, Partition
+from nova_gpu.core.sets import Module
 from nova_gpu.virt.inventory import card_groups
 
 objects.register_all()
@@ -50,16 +49,20 @@ def states(number: int, *, all_free: bool = False) -> Sequence[host_manager.Host
 def report_partitions(
     host: host_manager.HostState,
     taken: Collection[Module],
-    offered: Collection[Partition],
+    room: Callable[[Collection[Module]], Mapping[int, int]] = lambda taken: {},
 ) -> None:
-    """What the host says after a period in which those modules of its board were somebody's"""
+    """What the host says after a period in which those modules of its board were somebody's
+
+    :param room: returns how many more guests could get a set, by its size and the taken modules
+    """
     modules = {card: module for module, card in enumerate(sorted(_cards()), 1)}
     free = frozenset(card for card, module in modules.items() if module not in taken)
 
-    def room(cards: Collection[model.PciAddress]) -> Mapping[int, int]:
-        return partitions.room(offered, [m for card, m in modules.items() if card not in cards])
+    def of_cards(cards: Collection[model.PciAddress]) -> Mapping[int, int]:
+        return room([module for card, module in modules.items() if card not in cards])
 
-    host.stats = {**host.stats, names.STATS: card_groups.report(offer(), "QEMU", free, room=room)}
+    report = card_groups.report(offer(), "QEMU", free, room=of_cards)
+    host.stats = {**host.stats, names.STATS: report}
 
 
 def refresh(hosts: Sequence[host_manager.HostState]) -> None:

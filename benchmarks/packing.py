@@ -154,7 +154,7 @@ class Cloud:
             text = stats.dumps(Report(HostStats("QEMU", ()), (), divided=divided))
             state.stats = {**state.stats, names.STATS: text}
         else:
-            host_states.report_partitions(state, range(1, 1 + taken), ())
+            host_states.report_partitions(state, range(1, 1 + taken))
         state.stats["num_instances"] = str(state.num_instances)
 
 

@@ -46,7 +46,7 @@ from nova_gpu.virt.inventory.exchange import Exchange, Holdings
 from nova_gpu.virt.inventory.joined_cards import JoinedCards
 from nova_gpu.virt.inventory.neighbours import Neighbours
 from nova_gpu.virt.inventory.tracker import Tracker
-from nova_gpu.virt.sets import NoSets
+from nova_gpu.virt.sets import Sets
 from nova_gpu.virt.usage.ledger import Ledger
 
 NOTES = (
@@ -140,7 +140,7 @@ class GPUHost(Host):
         self._cards = CardInventory(
             ledger,
             Deliveries(roots, lambda _: None, ledger),
-            JoinedCards(NoSets(), roots, serves=True),
+            JoinedCards(Sets(), roots, serves=True),
             neighbours,
             FailedStarts(folder / state.host, roots),
         )

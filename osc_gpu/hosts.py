@@ -9,12 +9,11 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from nova_gpu.core import names
+from nova_gpu.core import names, sets
 from nova_gpu.core.flavor import summary
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.scheduling import capacity
 from nova_gpu.core.scheduling.capacity import Group, Host
-from nova_gpu.core.sets import set_traits
 from nova_gpu.core.topology import affinity
 from nova_gpu.core.topology.affinity import Policy
 from osc_gpu import closed_hosts, nova_lists, query, rest
@@ -262,7 +261,7 @@ def groups_of(
             inventories[name]["reserved"],
             usages.get(name, 0),
             traits,
-            set_traits.board(traits),
+            sets.of_traits(traits),
         )
         for name in names.RESOURCE_CLASSES
         if name in inventories

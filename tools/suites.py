@@ -162,7 +162,7 @@ SUITES = {
     "fuzz": Suite(
         (_stestr("unit", inputs=2500),),
         pick="",
-        long="'unit[.]fuzz|test_preemption_c'",
+        long="'unit[.]fuzz|test_partitions_fuzz|test_preemption_c'",
     ),
     "histories": Suite((_stestr("unit", inputs=3000),), pick="", long="what_was_not_cleaned"),
     "fields": Suite(

@@ -25,7 +25,7 @@ class Source(enum.Enum):
     """The subject of the check that found a reason.
 
     ``HOST``: the host's configuration. ``DIVISION``: the card's division into vGPUs or MIG
-    instances. ``SETS``: the card's board with NVSwitches. ``IN_USE``: processes of the host.
+    instances. ``SETS``: the sets of the card's board. ``IN_USE``: processes of the host.
     ``BINDING``: the binding to vfio-pci. ``BUS``: the card on the PCI bus. ``XID``: the kernel's
     log. ``STARTS``: earlier starts of guests. ``PROOF``: the record that the card was cleaned.
     ``SERVICE``: nova-compute's own knowledge, which is incomplete.

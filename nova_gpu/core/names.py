@@ -31,8 +31,8 @@ TRAIT_NEAR = "CUSTOM_GPU_NEAR_"
 # The path over which a group's cards can access each other's memory in guests.
 TRAIT_PEER_ACCESS = "CUSTOM_GPU_PEER_ACCESS_"
 OVER_ROOT = "root"
-# For cards on a board with NVSwitches: the modules of each partition, joined by _, and each free
-# module.
+# For cards that guests get in exact sets: the numbers of each set's cards on their board, joined
+# by _, and that of each free card.
 TRAIT_PARTITION = "CUSTOM_GPU_PARTITION_"
 TRAIT_FREE_MODULE = "CUSTOM_GPU_FREE_MODULE_"
 # A vGPU type's id, and its name.

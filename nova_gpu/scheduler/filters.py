@@ -71,7 +71,7 @@ class GPUFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):  # type: 
 
         For a request for devices they are :func:`in_its_own_order`.
 
-        :raises NoValidHost: if GPUs are free only on boards with NVSwitches, and not as a partition
+        :raises NoValidHost: if GPUs are free only on boards that give exact sets, and not as a set
             of the requested size; otherwise the claims would fail on one host after another,
             without a reason for the user. If no host can put the guest's cells and its GPUs on the
             same NUMA nodes. For an instance without GPUs: if all hosts keep what they have left for

@@ -14,7 +14,7 @@ from oslo_log import log as logging
 from nova_gpu.core import availability, device, exception, names
 from nova_gpu.core.availability import Reasons
 from nova_gpu.core.model import GPU, PciAddress
-from nova_gpu.core.sets.partitions import Module
+from nova_gpu.core.sets import Module
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.host.roots import Roots
@@ -38,7 +38,7 @@ def gpus(
     The GPUs are numbered from 0: whole cards by address, then vGPUs by slot.
 
     :param guest: a nova.virt.libvirt.guest.Guest
-    :param modules: the number of each card's module on a board with NVSwitches
+    :param modules: the number of each card's place on a board that gives exact sets of cards
     :returns: an empty map if the guest's XML cannot be read: Nova's own fields are then shown alone
     """
     if not assigned:

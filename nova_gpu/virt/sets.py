@@ -1,22 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interface to boards with NVSwitches, whose cards guests can only get in fixed sets.
+"""The interface to boards whose cards guests can only get in fixed sets.
 
-A set is one of Fabric Manager's partitions: while it is active, the NVSwitches join its cards.
-An extension implements the interface; the inventory and the start of guests use it.
+The switches of such a board join the cards of a set while a guest has it. An extension implements
+the interface (entry points ``nova_gpu.sets``); the inventory and the start of guests use it.
 """
 
 from __future__ import annotations
 
-import abc
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from nova_gpu.core import extensions
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, PciAddress
-from nova_gpu.core.sets.partitions import Module
-from nova_gpu.core.sets.set_traits import Board
+from nova_gpu.core.sets import CardSets, Module
 from nova_gpu.core.topology.choose import Beside
 from nova_gpu.core.vgpu import vgpu_capacity
 from nova_gpu.core.vgpu.vgpu import DividedCard, Slot
@@ -33,22 +31,21 @@ _NOT_INSTALLED = (
 )
 
 
-class Sets(Protocol):
-    """The sets in which guests can get a host's cards.
+class Sets:
+    """The sets in which guests can get a host's cards; here, any combination of them.
 
     A vGPU that occupies a whole card counts as that card.
     """
 
     @property
-    @abc.abstractmethod
     def modules(self) -> Mapping[PciAddress, Module]:
         """The number of each card's module, which is its place on the board, by address."""
+        return {}
 
     # Updates
 
     def look(self, cards: Collection[GPU]) -> None:
         """Note the cards that the host has; call it before any query about one of them."""
-        return
 
     def look_at_parts(self, card: GPU, divided: DividedCard) -> Mapping[str, str]:
         """Note the vGPU types of *card*; return why no guest can use some of them, by type id."""
@@ -56,17 +53,31 @@ class Sets(Protocol):
 
     # Queries
 
-    @abc.abstractmethod
     def why_not(self, card: GPU, *, in_parts: bool = False) -> str | None:
         """Return why the sets keep *card* from new guests, and the remedy; ``None`` if they do not.
 
         :param in_parts: whether the guests would get a vGPU that occupies the whole card
         """
+        return None
 
-    @abc.abstractmethod
+    def withheld(self, card: GPU, divided: DividedCard) -> Mapping[str, str]:
+        """Return why new guests cannot get the vGPU types that occupy the whole *card*, by type id.
+
+        The result is empty if they can.
+        """
+        reason = self.why_not(card, in_parts=True)
+        return dict.fromkeys(vgpu_capacity.whole_types(divided), reason) if reason else _NOTHING
+
+    def unmovable(self, card: PciAddress, slot: Slot) -> str | None:
+        """Return why a guest cannot be live migrated if its vGPU at *slot* occupies all of *card*.
+
+        Return ``None`` for a smaller vGPU, and for a card whose set needs no activation.
+        """
+        return None
+
     def offered(
         self, cards: Collection[PciAddress], free: Collection[PciAddress], vgpu_type: str | None
-    ) -> Board | None:
+    ) -> CardSets | None:
         """Return the sets in which guests can get *cards*, and which of these are free.
 
         Return ``None`` if guests can get any combination of the cards.
@@ -74,8 +85,18 @@ class Sets(Protocol):
         :param free: the addresses of the free cards
         :param vgpu_type: the id of the vGPU type that guests get, ``None`` for whole cards
         """
+        return None
 
-    @abc.abstractmethod
+    def room(self, free: Collection[PciAddress]) -> Mapping[int, int]:
+        """Return how many guests can get a set of the *free* cards, by the number of its cards.
+
+        The result is empty if guests can get any combination of the cards.
+
+        :param free: all free cards of a group
+        """
+        sets = self.offered(free, free, None)
+        return sets.room() if sets else {}
+
     def choose(
         self, free: Collection[PciAddress], count: int, beside: Beside[PciAddress] | None = None
     ) -> tuple[PciAddress, ...] | None:
@@ -86,6 +107,7 @@ class Sets(Protocol):
         :param beside: the cost of a choice, such as its distance from the instance's network
             device, if the flavor asks for that; the lowest cost wins
         """
+        return None
 
     # Actions
 
@@ -95,35 +117,12 @@ class Sets(Protocol):
         :raises BetterElsewhere: if the cards are no set
         :raises DeviceUnavailable: if the set cannot be activated
         """
-        return
 
     def part(self) -> None:
         """Activate the sets that guests have, and deactivate all others; raise nothing."""
-        return
 
 
-class NoSets(Sets):
-    """A host whose guests can get any combination of its cards."""
-
-    @property
-    def modules(self) -> Mapping[PciAddress, Module]:
-        return {}
-
-    def why_not(self, card: GPU, *, in_parts: bool = False) -> str | None:
-        return None
-
-    def offered(
-        self, cards: Collection[PciAddress], free: Collection[PciAddress], vgpu_type: str | None
-    ) -> Board | None:
-        return None
-
-    def choose(
-        self, free: Collection[PciAddress], count: int, beside: Beside[PciAddress] | None = None
-    ) -> tuple[PciAddress, ...] | None:
-        return None
-
-
-class Unjoined(NoSets):
+class Unjoined(Sets):
     """A KVM host without an extension for boards with NVSwitches: it offers none of their cards."""
 
     def __init__(self, roots: Roots) -> None:
@@ -163,39 +162,3 @@ def unfit_types(divided: DividedCard, name: str, reason: str | None) -> Mapping[
         )
         for type_id in (vgpu_capacity.whole_types(divided) if reason else ())
     }
-
-
-def room(
-    sets: Sets, free: Collection[PciAddress], vgpu_type: str | None = None
-) -> Mapping[int, int]:
-    """Return how many guests can get a set of the *free* cards, by the number of its cards.
-
-    The result is empty if guests can get any combination of the cards.
-
-    :param free: all free cards of a group
-    :param vgpu_type: the id of the vGPU type that guests get, ``None`` for whole cards
-    """
-    board = sets.offered(free, free, vgpu_type)
-    return board.room() if board else {}
-
-
-def withheld(sets: Sets, card: GPU, divided: DividedCard) -> Mapping[str, str]:
-    """Return why new guests cannot get the vGPU types that occupy the whole *card*, by type id.
-
-    The result is empty if they can.
-    """
-    reason = sets.why_not(card, in_parts=True)
-    return dict.fromkeys(vgpu_capacity.whole_types(divided), reason) if reason else _NOTHING
-
-
-def unmovable(sets: Sets, card: PciAddress, slot: Slot) -> str | None:
-    """Return why a guest cannot be live migrated if its vGPU at *slot* occupies the whole *card*.
-
-    Return ``None`` for a smaller vGPU, and for a card whose set needs no activation.
-    """
-    if card == slot.parent or sets.offered([card], (), slot.type_id) is None:
-        return None
-    return (
-        f"its vGPU {slot} is all of a card that NVSwitches join for it, and nova-gpu activates "
-        "no partition for a guest that arrives running"
-    )

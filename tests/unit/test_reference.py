@@ -16,8 +16,6 @@ from lab.cloud.page import DOTS
 from nova_gpu.core import names
 from nova_gpu.core.model import Product
 from nova_gpu.core.placement import group_traits
-from nova_gpu.core.sets import set_traits
-from nova_gpu.core.sets.partitions import Partition
 from nova_gpu.core.vgpu.vgpu import VGPUType
 from tests.fixtures import reasons
 
@@ -47,8 +45,8 @@ class TablesTest(unittest.TestCase):
         got = group_traits.of_group(
             product, "QEMU", (), near=("nic", "nvme")
         ) | group_traits.of_type(facts, frozenset(os_traits.get_traits()))
-        board = [Partition(0, frozenset((1, 2)))]
-        got |= set_traits.traits(board, [1]) | {names.peer_access_trait()}
+        of_sets = {f"{names.TRAIT_PARTITION}1_2", f"{names.TRAIT_FREE_MODULE}1"}
+        got |= of_sets | {names.peer_access_trait()}
         got |= {names.trait(names.TRAIT_TOTAL, 8)}
         for prefix in explained:
             self.assertTrue([each for each in got if each.startswith(prefix)], prefix)

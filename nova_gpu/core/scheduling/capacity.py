@@ -17,7 +17,7 @@ from nova_gpu.core import names
 from nova_gpu.core.flavor.request_group import GroupRequest
 from nova_gpu.core.placement import inventory
 from nova_gpu.core.placement.inventory import Inventory
-from nova_gpu.core.sets.set_traits import Board
+from nova_gpu.core.sets import CardSets
 
 # If there are more combinations for one instance of several groups, only these first ones count.
 _MOST_WAYS = 64
@@ -36,12 +36,12 @@ _TOLD = (
 class Group(Inventory):
     """The GPUs or vGPUs of one resource provider.
 
-    ``traits`` are the provider's. ``board`` describes the partitions of the cards' board with
-    NVSwitches, ``None`` for other cards.
+    ``traits`` are the provider's. ``board`` has the sets in which guests get the cards, ``None`` if
+    they get any combination.
     """
 
     traits: frozenset[str]
-    board: Board | None = None
+    board: CardSets | None = None
 
     def places(self, count: int) -> int:
         """Return how many instances with *count* GPUs each can get them from this group now."""

@@ -91,7 +91,7 @@ def of_groups(request: GPURequest, report: Report, amounts: Mapping[int, int]) -
 def left(report: Report, request: Request) -> Report:
     """Return the report that the host would make after it started an instance of *request*.
 
-    What *report* does not tell is estimated: a larger set of an NVSwitch board remains if as many
+    What *report* does not tell is estimated: a larger set of a board's cards remains if as many
     cards do. A request that the host has no room for changes nothing.
     """
     if isinstance(request, VGPURequest):

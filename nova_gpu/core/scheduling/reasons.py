@@ -179,13 +179,6 @@ def shortage(
     return Reason(f"{text})", f"{begin}, {fitting}")
 
 
-def without_partition(request: Request, group: GroupRequest, free: int, total: int) -> Reason:
-    """Return a reason that says: GPUs are free, but no NVSwitch partition of the requested size."""
-    begin = f"{group.count} {summary.gpus(request, group, group.count)} asked for"
-    none = f"no free partition of {group.count}"
-    return Reason(f"{begin}, {free} of {total} free, {none}", f"{begin}, {none} in any host")
-
-
 def apart(
     request: Request, cells: int, policy: Policy, most: int, free: Counts | None = None
 ) -> Reason:

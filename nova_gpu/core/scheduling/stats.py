@@ -17,7 +17,7 @@ given as vGPUs: how many there are, how many have room for a vGPU of any type, a
 many more fit. It is absent without such cards. Unknown values are null. Hosts with the same GPUs
 report the same.
 
-On a board with NVSwitches guests get exact sets of cards. Its group then has the sizes of the sets
+On some boards guests get exact sets of cards. Such a group then has the sizes of the sets
 (``"partitions": [1, 2, 4, 8]``), and ``free_partitions`` has for each group how many more guests of
 each size fit (``"free_partitions": [[[1, 4], [2, 2], [4, 1]]]``). For vGPU types that occupy a
 whole card ``divided`` has the same (``"sets": [[[1, 4], [2, 2], [4, 1], [8, 0]]]``, empty for any

@@ -28,7 +28,7 @@ from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
 from nova_gpu.virt.delivery.pci_passthrough import PCIPassthrough
 from nova_gpu.virt.delivery.peer_access import Peers
 from nova_gpu.virt.delivery.vgpu_types import VGPUTypes
-from nova_gpu.virt.sets import NoSets, Sets
+from nova_gpu.virt.sets import Sets
 
 if TYPE_CHECKING:
     from nova import objects
@@ -64,7 +64,7 @@ class Deliveries:
         self.unbound = pathlib.Path(NOVAS.state_path, "gpu-unbound")
         functions = virtual_functions.parse(CONF.gpu.virtual_functions)
         profiles = mig_layout.parse_profiles(CONF.gpu.mig_profile)
-        self.sets: Sets = NoSets()
+        self.sets = Sets()
         self.host_hooks = HostHooks()
         self._peers = Peers(roots, libvirt_version, qemu_version)
         # The option that states how cards are divided, its values by address or product, and the

@@ -17,10 +17,8 @@ from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup, GroupKey, PciAddress
 from nova_gpu.core.placement import inventory
 from nova_gpu.core.scheduling.stats import Divided, Reserved
-from nova_gpu.core.sets import set_traits
 from nova_gpu.core.topology import choose, topology
 from nova_gpu.core.topology.choose import Beside
-from nova_gpu.virt import sets
 from nova_gpu.virt.delivery import guest_address_space
 from nova_gpu.virt.delivery.deliveries import Deliveries
 from nova_gpu.virt.health.failed_starts import FailedStarts
@@ -261,8 +259,8 @@ class CardInventory(DeviceInventory[GPUGroup, PciAddress]):
         )
         if self._ways.reach_each_other(group.gpus.values()):
             own |= {names.peer_access_trait()}
-        board = self._sets.offered(group.gpus.keys(), self.free(), None)
-        return own | set_traits.traits(board.partitions, board.free) if board else own
+        sets = self._sets.offered(group.gpus.keys(), self.free(), None)
+        return own | sets.traits() if sets else own
 
     def report(self, hypervisor_type: str, reserved: Reserved, divided: Divided) -> str:
         """Return the text of :func:`card_groups.report`."""
@@ -272,7 +270,7 @@ class CardInventory(DeviceInventory[GPUGroup, PciAddress]):
             self.free(),
             reserved,
             divided,
-            functools.partial(sets.room, self._sets),
+            self._sets.room,
             self._neighbours.beside_free,
         )
 

@@ -31,7 +31,6 @@ from nova_gpu.host.pci import consoles, direct_links, discovery, identity, selec
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import quarantine
 from nova_gpu.host.vgpu import gim, virtual_functions
-from nova_gpu.virt import sets
 from nova_gpu.virt.delivery.deliveries import Deliveries
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
 from nova_gpu.virt.delivery.open_cards import OpenCards
@@ -185,8 +184,8 @@ class Discovery:
     def of_card(self, gpu: GPU, *, is_given: bool = False) -> Reasons:
         """Return the reasons of the host, its options or the card's board against offering *gpu*.
 
-        The board is one with NVSwitches. Quarantine and health are checked elsewhere, open device
-        nodes in :meth:`unavailable`.
+        The board is one with exact sets of cards. Quarantine and health are checked elsewhere, open
+        device nodes in :meth:`unavailable`.
 
         :param is_given: whether an instance has the card; a reason of its board then keeps the card
             from new instances only
@@ -267,7 +266,7 @@ def sorted_out(
             if reason := ways.obstacle(gpus[address], part):
                 others[address] = reason
             else:
-                types = frozenset(sets.withheld(ways.sets, gpus[address], part))
+                types = frozenset(ways.sets.withheld(gpus[address], part))
                 unavailable = ways.part_obstacles(gpus[address], part)
                 for text in unavailable.values():
                     _report(address, text)

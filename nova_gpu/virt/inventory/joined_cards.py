@@ -51,8 +51,8 @@ class JoinedCards:
     Links: a guest with one card of a group could read the memory of the others over them. No driver
     of the host blocks the links, and the card itself maps the memory at their other end (for XGMI
     see drivers/gpu/drm/amd/amdgpu/amdgpu_xgmi.c). They are remembered, because a card bound to
-    vfio-pci reports no links. Cards on boards with NVSwitches are in no link group, because Fabric
-    Manager's partitions separate them.
+    vfio-pci reports no links. Cards on boards with switches are in no link group, because the sets
+    that guests get there separate them.
 
     IOMMU groups: VFIO gives all devices of one to the same process (Documentation/driver-api/vfio).
 

@@ -15,7 +15,6 @@ from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.model import GroupKey, PciAddress
 from nova_gpu.core.placement import inventory
 from nova_gpu.core.scheduling import stats
-from nova_gpu.core.sets import set_traits
 from nova_gpu.core.vgpu import vgpu, vgpu_capacity
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.core.vgpu.vgpu_capacity import CardCapacity
@@ -168,8 +167,8 @@ class VGPUInventory(DeviceInventory[VGPUGroup, Slot]):
         self, group: VGPUGroup, by_card: Mapping[PciAddress, CardRooms]
     ) -> frozenset[str]:
         free = [a for a in group.cards if by_card[a].rooms[group.facts.id].free]
-        board = self._sets.offered(group.cards.keys(), free, group.facts.id)
-        return set_traits.traits(board.partitions, board.free) if board else frozenset()
+        sets = self._sets.offered(group.cards.keys(), free, group.facts.id)
+        return sets.traits() if sets else frozenset()
 
     # The pool
 
@@ -277,11 +276,11 @@ class VGPUInventory(DeviceInventory[VGPUGroup, Slot]):
         :param is_free: whether the card has room for a vGPU of the type
         """
         cards = [card for card in is_free if self._sets.offered([card], (), vgpu_type)]
-        board = self._sets.offered(cards, [card for card in cards if is_free[card]], vgpu_type)
-        if board is None:
+        sets = self._sets.offered(cards, [card for card in cards if is_free[card]], vgpu_type)
+        if sets is None:
             return ()
-        room = board.room()
-        return tuple((size, room.get(size, 0)) for size in board.sizes)
+        room = sets.room()
+        return tuple((size, room.get(size, 0)) for size in sets.sizes)
 
     # Use of vGPUs
 

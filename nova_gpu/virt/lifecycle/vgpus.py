@@ -404,7 +404,7 @@ class VGPUs:
         """Release those parts among *devices* that no guest has now, in parallel by card.
 
         A vGPU is removed, a MIG instance is cleaned. If that fails, the part is not offered, and
-        :meth:`settle` retries it. At the end NVSwitch partitions that no guest needs are
+        :meth:`settle` retries it. At the end sets of cards that no guest needs are
         deactivated.
 
         :param clean: clean a part that is not removed; raise NotClean if that fails

@@ -31,7 +31,6 @@ from nova_gpu.core.refusal_texts import COLD_REMEDY
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.core.vgpu.vgpu_group import VGPUGroup
 from nova_gpu.host.roots import Roots
-from nova_gpu.virt import sets as exact_sets
 from nova_gpu.virt.delivery.hostdev_parts import HostdevParts
 from nova_gpu.virt.inventory.assignment import InstanceDevices
 from nova_gpu.virt.inventory.published import Holding
@@ -98,12 +97,12 @@ class Moves:
         return way
 
     def unmovable(self, slot: Slot) -> str | None:
-        """Return why NVSwitches rule out a live migration of the vGPU at *slot*, or ``None``."""
+        """Return why its card rules out a live migration of the vGPU at *slot*, or ``None``."""
         cards = (
             card.gpu.address for card in self.vgpus.cards.look.cards.values() if card.has(slot)
         )
         card = next(cards, None)
-        return None if card is None else exact_sets.unmovable(self.sets, card, slot)
+        return None if card is None else self.sets.unmovable(card, slot)
 
     def described(self, holdings: HeldVGPUs) -> dict[Slot, str]:
         """Return the text about each vGPU that hosts compare (:func:`compatibility.not_alike`)."""

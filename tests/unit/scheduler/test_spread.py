@@ -14,7 +14,6 @@ from oslo_utils import uuidutils
 from benchmarks import claim_race, host_states
 from nova_gpu.scheduler import host_reports, recent_choices
 from nova_gpu.scheduler.weights import GPUWeigher
-from tests.fixtures.partitions import H100
 
 HOSTS = 30
 
@@ -79,7 +78,8 @@ class SpreadTest(test.NoDBTestCase):
         chosen = [self.first(states, uuidutils.generate_uuid(), weigher) for _ in range(3)]
         self.assertEqual({state.host for state in states}, set(chosen))
         (freed,) = (state for state in states if state.host == chosen[2])
-        host_states.report_partitions(freed, (), H100)  # another report, with as many free
+        # Another report, with as many free
+        host_states.report_partitions(freed, (), lambda taken: {8: 1})
         for state in states:
             if state is not freed:
                 self.assertIsNot(host_reports.report(state), host_reports.report(freed))
@@ -89,7 +89,7 @@ class SpreadTest(test.NoDBTestCase):
     def test_no_burst_breaks_up_whole_hosts_of_a_large_cloud(self) -> None:
         """With so many ranks Nova's other weighers, which spread, would weigh more than a step."""
         states, weigher = list(host_states.states(400, all_free=True)), GPUWeigher()
-        host_states.report_partitions(states[0], range(1, host_states.GPUS), ())
+        host_states.report_partitions(states[0], range(1, host_states.GPUS))
         states[0].free_ram_mb //= host_states.GPUS
         states[0].free_disk_mb //= host_states.GPUS
         states[0].vcpus_used = 112
@@ -102,7 +102,7 @@ class SpreadTest(test.NoDBTestCase):
         for policy, expected in (("soft-anti-affinity", 3), ("soft-affinity", 1)):
             for specs in ({"gpus": "1"}, {"gpus": "1", "gpu:distribution": "spread"}, {}):
                 states = host_states.states(3, all_free=True)
-                host_states.report_partitions(states[0], range(1, 4), ())
+                host_states.report_partitions(states[0], range(1, 4))
                 spec = host_states.request_spec(specs)
                 group = objects.InstanceGroup(policy=policy, hosts=[], members=[])
                 spec.instance_group, weigher, chosen = group, GPUWeigher(), set()

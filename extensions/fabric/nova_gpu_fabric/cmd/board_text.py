@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from nova_gpu.core.model import GPU, PciAddress
-from nova_gpu.core.sets.partitions import Partition
 from nova_gpu.virt.sets import Sets
+from nova_gpu_fabric.core.partitions import Partition
 from nova_gpu_fabric.virt.board import Board
 from nova_gpu_fabric.virt.fabric import Fabric
 

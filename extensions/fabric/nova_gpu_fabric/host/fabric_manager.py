@@ -17,10 +17,10 @@ from typing import Any
 
 from nova_gpu.core import json_text
 from nova_gpu.core.model import PciAddress
-from nova_gpu.core.sets.partitions import Partition
 from nova_gpu.host import child, processes
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import files
+from nova_gpu_fabric.core.partitions import Partition
 
 _PROBE = child.source(pathlib.Path(__file__).with_name("fabric_probe.py"))
 

@@ -16,13 +16,13 @@ from nova.scheduler.host_manager import HostState
 from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import exception
+from nova_gpu.core import exception, sets
 from nova_gpu.core.exception import Reason
+from nova_gpu.core.flavor import summary
 from nova_gpu.core.flavor.request import GPURequest
 from nova_gpu.core.flavor.request_group import GroupRequest
-from nova_gpu.core.scheduling import fit, reasons
+from nova_gpu.core.scheduling import fit
 from nova_gpu.core.scheduling.stats import Report
-from nova_gpu.core.sets import set_traits
 from nova_gpu.scheduler import host_reports, multi_create, placement
 
 LOG = logging.getLogger(__name__)
@@ -94,7 +94,9 @@ def _shortage(
             )
             return None
         free, total = free + there, total + sum(offer.total for offer in offers.values())
-    return reasons.without_partition(request, part, free, total)
+    begin = f"{part.count} {summary.gpus(request, part, part.count)} asked for"
+    none = f"no free partition of {part.count}"
+    return Reason(f"{begin}, {free} of {total} free, {none}", f"{begin}, {none} in any host")
 
 
 def _may_have_set(
@@ -106,9 +108,9 @@ def _may_have_set(
 
     :param free: the number of free GPUs of *providers*
     """
-    boards = [set_traits.board(placement.traits(context, uuid)) for uuid in providers]
+    boards = [sets.of_traits(placement.traits(context, uuid)) for uuid in providers]
     known = [board for board in boards if board]
-    sets = sum(len(board.free) for board in known)
-    return (
-        len(known) < len(boards) or sets < free or any(board.room().get(count) for board in known)
-    )
+    in_sets = sum(len(board.free) for board in known)
+    if len(known) < len(boards) or in_sets < free:
+        return True
+    return any(board.room().get(count) for board in known)

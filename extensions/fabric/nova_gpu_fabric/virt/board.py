@@ -9,11 +9,12 @@ from collections.abc import Iterable, Mapping
 
 from nova_gpu.conf import CONF, NOVAS
 from nova_gpu.core.model import GPU, PciAddress
-from nova_gpu.core.sets import partitions
-from nova_gpu.core.sets.partitions import Module, Partition
+from nova_gpu.core.sets import Module
 from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.pci import nvswitch
 from nova_gpu.host.roots import Roots
+from nova_gpu_fabric.core import partitions
+from nova_gpu_fabric.core.partitions import Partition
 from nova_gpu_fabric.host import fabric_manager, modules
 from nova_gpu_fabric.host.fabric_manager import FabricManager, FabricState, Refused
 

@@ -23,8 +23,7 @@ from oslo_log import log as logging
 from nova_gpu.core import device, exception
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, PciAddress
-from nova_gpu.core.sets import partitions, set_traits
-from nova_gpu.core.sets.partitions import Module, Partition
+from nova_gpu.core.sets import CardSets, Module
 from nova_gpu.core.topology.choose import Beside
 from nova_gpu.core.vgpu import vgpu_capacity
 from nova_gpu.core.vgpu.vgpu import DividedCard, Slot
@@ -32,6 +31,9 @@ from nova_gpu.host.pci import nvswitch
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt.sets import Sets, unfit_types
 from nova_gpu.virt.usage.ledger import Ledger, Snapshot, State
+from nova_gpu_fabric.core import partitions
+from nova_gpu_fabric.core.partitions import Partition
+from nova_gpu_fabric.core.set_traits import PartitionSets
 from nova_gpu_fabric.host import fabric_manager
 from nova_gpu_fabric.host.fabric_manager import Refused
 from nova_gpu_fabric.virt import board
@@ -177,14 +179,22 @@ class Fabric(Sets):
 
     def offered(
         self, cards: Collection[PciAddress], free: Collection[PciAddress], vgpu_type: str | None
-    ) -> set_traits.Board | None:
+    ) -> CardSets | None:
         if self.board is None or not cards or not self.board.cards.issuperset(cards):
             return None
         if vgpu_type is not None and not all(
             self._extent.is_whole(card, vgpu_type) for card in cards
         ):
             return None
-        return set_traits.Board(tuple(self._offered()), self._taken(free))
+        return PartitionSets(tuple(self._offered()), self._taken(free))
+
+    def unmovable(self, card: PciAddress, slot: Slot) -> str | None:
+        if card == slot.parent or self.offered([card], (), slot.type_id) is None:
+            return None
+        return (
+            f"its vGPU {slot} is all of a card that NVSwitches join for it, and nova-gpu activates "
+            "no partition for a guest that arrives running"
+        )
 
     def _taken(self, free: Collection[PciAddress]) -> frozenset[Module]:
         return frozenset(module for card, module in self.modules.items() if card not in free)

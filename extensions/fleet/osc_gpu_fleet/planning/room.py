@@ -9,14 +9,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from nova_gpu.core.scheduling import capacity
 from nova_gpu.core.scheduling.capacity import Host
-from nova_gpu.core.sets.set_traits import Board
+from nova_gpu.core.sets import CardSets
 from osc_gpu_fleet.planning.fleet import CountByGroup, Fleet, ModulesByGroup, Need, Spot
 
 # If there are more combinations for one instance of several groups, only the first ones are tried.
 _MOST_WAYS = 64
 
 # By group, whose GPUs are given in exact sets
-Boards = Sequence[Board | None]
+Boards = Sequence[CardSets | None]
 
 # More GPUs than a group has
 _ALL = 1 << 20
@@ -78,7 +78,8 @@ class Room:
         boards = self.boards[spot.host]
         for group, modules in spot.sets:
             if board := boards[group]:
-                boards[group] = board.freed(modules) if sign > 0 else board.given(modules)
+                left = board.taken.difference(modules)
+                boards[group] = board.with_taken(left if sign > 0 else board.taken.union(modules))
         own = self.own[spot.host]
         for resource_class, amount in self.fleet.instances[number].need.amounts:
             # Resources that a node does not have itself, such as a disk that hosts share, do not
@@ -113,7 +114,7 @@ class Room:
             if board := self.boards[host][group]:
                 if (chosen := board.choose(count)) is None:
                     return None
-                sets.append((group, tuple(sorted(chosen.modules))))
+                sets.append((group, tuple(sorted(chosen))))
         return tuple(sets)
 
     def could_have(self, need: Need) -> Mapping[int, list[CountByGroup]]:
@@ -139,13 +140,13 @@ class Room:
                         own[name] += amount
         return self._counted(need, host, free, own, boards)
 
-    def _boards(self, host: int, without: Collection[int]) -> list[Board | None]:
+    def _boards(self, host: int, without: Collection[int]) -> list[CardSets | None]:
         """Return each group's board on *host*, or ``None``, after instances *without* have left."""
         boards = list(self.boards[host])
         for number in without:
             for group, modules in self.spots[number].sets:
                 if board := boards[group]:
-                    boards[group] = board.freed(modules)
+                    boards[group] = board.with_taken(board.taken.difference(modules))
         return boards
 
     def least_leaving(self, need: Need, host: int, wanted: int) -> int | None:

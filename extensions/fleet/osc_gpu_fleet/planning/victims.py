@@ -97,7 +97,7 @@ def without(fleet: Fleet, leaving: Collection[Instance]) -> Fleet:
             if instance.host == host.name:
                 for group, amount in instance.held:
                     was, modules = groups[group], dict(instance.sets).get(group, ())
-                    board = was.board and was.board.freed(modules)
+                    board = was.board and was.board.with_taken(was.board.taken.difference(modules))
                     groups[group] = dataclasses.replace(was, used=was.used - amount, board=board)
                 _add(free, instance.need.amounts, 1)
         hosts.append(dataclasses.replace(host, free=free, groups=tuple(groups)))
@@ -129,7 +129,7 @@ def _with_more(group: Group, amount: int) -> Group:
     """Return the group as it is after one more instance took *amount* of its GPUs."""
     board = group.board
     if board and (chosen := board.choose(amount)):
-        board = board.given(chosen.modules)
+        board = board.with_taken(board.taken | chosen)
     return dataclasses.replace(group, used=group.used + amount, board=board)
 
 

@@ -45,8 +45,8 @@ class StockTest(HostTestCase):
         own = deliveries.Deliveries(
             roots, lambda _: None, self.ledger, lambda: 9000000, lambda: 8002002
         )
-        own.sets = sets.NoSets()
-        links = joined_cards.JoinedCards(sets.NoSets(), roots, serves=True)
+        own.sets = sets.Sets()
+        links = joined_cards.JoinedCards(sets.Sets(), roots, serves=True)
         self.tracker = resource_tracker.ResourceTracker("host", mock.Mock(), mock.Mock())
         beside = neighbours.Neighbours(tracker.Tracker(lambda: self.tracker), roots)
         self.published = card_inventory.CardInventory(
@@ -162,7 +162,7 @@ class LinksTest(HostTestCase):
         super().setUp()
         self.config = self.useFixture(config_fixture.Config(CONF))
         self.log = self.useFixture(fixtures.FakeLogger())
-        self.cards = joined_cards.JoinedCards(sets.NoSets(), self.host.roots, serves=True)
+        self.cards = joined_cards.JoinedCards(sets.Sets(), self.host.roots, serves=True)
 
     def pair(self) -> list[GPU]:
         both = (cards.card(A), cards.addresses(B)), (cards.card(B), cards.addresses(A))

@@ -188,6 +188,6 @@ class UnjoinedTest(HostTestCase):
         self.assertEqual({"nvidia-1"}, self.sets.look_at_parts(self.card(MODULE), divided).keys())
         self.assertEqual({}, self.sets.look_at_parts(self.card(PLUGGED), divided))
 
-        withheld = sets.withheld(self.sets, self.card(MODULE), divided)
+        withheld = self.sets.withheld(self.card(MODULE), divided)
         self.assertEqual({"nvidia-1"}, withheld.keys())
-        self.assertEqual({}, sets.withheld(self.sets, self.card(PLUGGED), divided))
+        self.assertEqual({}, self.sets.withheld(self.card(PLUGGED), divided))

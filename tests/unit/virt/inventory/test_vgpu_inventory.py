@@ -55,7 +55,7 @@ class StockTestCase(HostTestCase):
         self.noted = ledger.Ledger()
         self.made = made_vgpus.MadeVGPUs(self.root / "gpu-vgpus")
         self.published = vgpu_inventory.VGPUInventory(
-            *(self.cards, self.made, self.noted, sets.NoSets()), unseparated=dict
+            *(self.cards, self.made, self.noted, sets.Sets()), unseparated=dict
         )
         self.tracker = resource_tracker.ResourceTracker("host", mock.Mock(), mock.Mock())
         self.tree = self.tracker.provider_tree = provider_tree.ProviderTree()

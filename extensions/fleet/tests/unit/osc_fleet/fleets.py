@@ -10,15 +10,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 from nova_gpu.core.flavor.request_group import GroupRequest
 from nova_gpu.core.scheduling.capacity import Group, Host
-from nova_gpu.core.sets import partitions
-from nova_gpu.core.sets.partitions import Partition
-from nova_gpu.core.sets.set_traits import Board
+from nova_gpu.core.sets import CardSets
 from osc_gpu_fleet.planning.fleet import Fleet, Instance, ModulesByGroup, Need, Plan, Way
+from tests.fixtures import card_sets
 
 FERMI, KEPLER = "CUSTOM_GPU_ARCH_FERMI", "CUSTOM_GPU_ARCH_KEPLER"
 # Half of a board of H100
-_SETS = ({1, 2, 3, 4}, {1, 3}, {2, 4}, {1}, {2}, {3}, {4})
-BOARD = Board(tuple(Partition(n, frozenset(each)) for n, each in enumerate(_SETS)), frozenset())
+BOARD = card_sets.board("1_2_3_4", "1_3", "2_4", "1", "2", "3", "4")
 
 
 def need(*counts: int, trait: str = "", vcpus: int = 0, isolate: bool = False) -> Need:
@@ -73,7 +71,7 @@ def _sets(there: Host, held: dict[int, int]) -> ModulesByGroup | None:
         if board := there.groups[group].board:
             if (chosen := board.choose(count)) is None:
                 return None
-            found.append((group, tuple(sorted(chosen.modules))))
+            found.append((group, tuple(sorted(chosen))))
     return tuple(found)
 
 
@@ -96,15 +94,19 @@ def fleet(hosts: Sequence[Host], instances: Sequence[Instance]) -> Fleet:
     return Fleet(tuple(made), tuple(instances))
 
 
-def _board(group: Group, number: int, there: Sequence[Instance]) -> Board | None:
+def _board(group: Group, number: int, there: Sequence[Instance]) -> CardSets | None:
     """The group's, with what the instances have, of which no two have one card"""
-    if group.board is None:
+    board = group.board
+    if board is None:
         return None
     sets = [dict(each.sets).get(number, ()) for each in there]
     taken = frozenset[int]().union(*sets)
     assert len(taken) == sum(map(len, sets))
-    assert all(partitions.exactly(group.board.partitions, each) for each in sets if each)
-    return group.board.given(taken)
+    every = board.free | board.taken
+    for each in filter(None, sets):
+        alone = board.with_taken(every.difference(each))
+        assert alone.choose(len(each)) == frozenset(each)
+    return board.with_taken(board.taken | taken)
 
 
 def small(dice: random.Random) -> tuple[Fleet, Need, int]:

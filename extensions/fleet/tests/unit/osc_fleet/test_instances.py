@@ -28,7 +28,7 @@ class ModulesTest(unittest.TestCase):
             all_ask.wait()
             raise exceptions.CommandError("no answer within 60 s")
 
-        board = dataclasses.replace(fleets.BOARD, taken=frozenset({1, 2, 3, 4}))
+        board = fleets.BOARD.with_taken({1, 2, 3, 4})
         group = dataclasses.replace(fleets.host("host", (4, 0)).groups[0], board=board)
         names, one = [f"host{number}" for number in range(8)], fleets.need(1)
         members = {

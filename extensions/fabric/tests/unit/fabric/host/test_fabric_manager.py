@@ -16,9 +16,9 @@ import fixtures
 from oslotest import base
 
 from nova_gpu.core.model import PciAddress
-from nova_gpu.core.sets.partitions import Partition
 from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.roots import Roots
+from nova_gpu_fabric.core.partitions import Partition
 from nova_gpu_fabric.host import fabric_manager, fabric_probe, modules
 from nova_gpu_fabric.host.fabric_manager import FabricManager, Refused
 from tests.fixtures import nvfm, partitions, processes

@@ -15,13 +15,14 @@ from oslo_utils.fixture import uuidsentinel as uuids
 from nova_gpu.core import exception, names
 from nova_gpu.core.scheduling import stats
 from nova_gpu.core.scheduling.stats import GroupStats
-from nova_gpu.core.sets import set_traits
 from nova_gpu.core.topology.topology import Cells
 from nova_gpu.scheduler import placement
 from nova_gpu.scheduler.filters import GPUFilter
+from nova_gpu_fabric.core.set_traits import PartitionSets
 from tests.fixtures.cloud_gpus import PlacementWithGPUs, request_spec
 from tests.fixtures.partitions import H100
 
+ALL = PartitionSets(H100, frozenset())
 HOPPER = GroupStats("10de:2330", "hopper", "pci", 8, partitions=(1, 2, 4, 8))
 PLAIN = GroupStats("10de:1091", "fermi", "pci", 8)
 SIX = (((-1, 0, -1, -1, 3), (-1, 1, -1, -1, 3)),)
@@ -60,7 +61,7 @@ class PartitionsTest(test.NoDBTestCase):
             hypervisor="QEMU",
             product_id=product_id,
             used=used,
-            sets=() if free is None else set_traits.traits(H100, free),
+            sets=() if free is None else ALL.with_taken(ALL.free.difference(free)).traits(),
         )
         state.allocation_candidates = [{"allocations": {"": {"resources": {"PGPU": 8}}}}]
         state.hypervisor_type = "QEMU"

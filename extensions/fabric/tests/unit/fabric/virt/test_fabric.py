@@ -11,9 +11,8 @@ from nova import exception as nova_exception
 from nova import objects
 from oslotest import base
 
-from nova_gpu.core import device
+from nova_gpu.core import device, sets
 from nova_gpu.core.model import PciAddress
-from nova_gpu.core.sets import set_traits
 from nova_gpu.core.vgpu.vgpu import DividedCard, VGPUType
 from nova_gpu.host import child
 from nova_gpu.virt.lifecycle.start import Kind
@@ -88,7 +87,7 @@ class LifeTest(FabricTestCase):
         self.boot(1)
         self.boot(4)
         self.compute.publish()
-        told = set_traits.board(frozenset(self.compute.tree.data(self.provider).traits))
+        told = sets.of_traits(frozenset(self.compute.tree.data(self.provider).traits))
         assert told
         self.assertEqual(frozenset({1, 5, 6, 7, 8}), told.taken)
         self.assertEqual({1: 3, 2: 1}, told.room())

@@ -10,8 +10,8 @@ from typing import Any
 import fixtures
 from nova import objects
 
-from nova_gpu.core.sets.partitions import Partition
 from nova_gpu.virt.lifecycle.start import Kind
+from nova_gpu_fabric.core.partitions import Partition
 from tests.fixtures.bases import fuzz
 from tests.fixtures.histories import Domain
 from tests.fixtures.partitions import H100

@@ -9,7 +9,6 @@ import time
 import unittest
 from unittest import mock
 
-from nova_gpu.core.sets.set_traits import Board
 from nova_gpu_fleet.core.extra_specs import Consent
 from osc_gpu_fleet.planning import plan, search, victims
 from osc_gpu_fleet.planning.fleet import (
@@ -22,7 +21,7 @@ from osc_gpu_fleet.planning.fleet import (
     permitted_way,
     with_last_set,
 )
-from tests.fixtures.partitions import H100
+from tests.fixtures import card_sets
 from tests.unit.osc_fleet import fleets
 from tests.unit.osc_fleet.fleets import host, instance, need
 
@@ -186,7 +185,7 @@ class LastSetTest(unittest.TestCase):
 
     def sets(self, taken: set[int], *there: Instance) -> list[ModulesByGroup]:
         (group,) = host("host1", (8, 0)).groups
-        group = dataclasses.replace(group, board=Board(H100, frozenset(taken)))
+        group = dataclasses.replace(group, board=card_sets.h100().with_taken(taken))
         return [each.sets for each in with_last_set(there, [group])]
 
     def test_only_where_one_is_left(self) -> None:
@@ -200,7 +199,7 @@ class LastSetTest(unittest.TestCase):
         strange = [self.on(module, known=False) for module in (1, 5)]
         now = fleets.fleet([host("host1", (8, 0)), host("host2", (2, 0))], strange)
         (board, plain), (group,) = now.hosts, now.hosts[0].groups
-        group = dataclasses.replace(group, board=Board(H100, frozenset({1, 5})))
+        group = dataclasses.replace(group, board=card_sets.h100().with_taken({1, 5}))
         hosts = (dataclasses.replace(board, groups=(group,)), plain)
         found = plan.place(dataclasses.replace(now, hosts=hosts), need(4), 1)
         self.assertEqual((False, False), (found.reached, found.proven))

@@ -17,8 +17,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from nova_gpu.core.model import PciAddress
-
-Module = int
+from nova_gpu.core.sets import Module
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

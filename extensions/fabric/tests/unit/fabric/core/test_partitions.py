@@ -5,10 +5,11 @@ from collections.abc import Collection
 
 from oslotest import base
 
-from nova_gpu.core import names
+from nova_gpu.core import names, sets
 from nova_gpu.core.model import PciAddress
-from nova_gpu.core.sets import partitions, set_traits
-from nova_gpu.core.sets.partitions import Partition
+from nova_gpu_fabric.core import partitions
+from nova_gpu_fabric.core.partitions import Partition
+from nova_gpu_fabric.core.set_traits import PartitionSets
 from tests.fixtures.partitions import A100_TWO, H100, MODULES
 
 
@@ -50,18 +51,18 @@ class JoinedTest(base.BaseTestCase):
 class PublishedTest(base.BaseTestCase):
     def test_there_and_back(self) -> None:
         for table, free in ((H100, {1, 2, 5, 6, 7, 8}), (A100_TWO, {*range(1, 17)}), (H100, set())):
-            told = set_traits.traits(table, free)
+            taken = frozenset().union(*(each.modules for each in table)) - free
+            told = PartitionSets(table, taken).traits()
             self.assertTrue(all(map(names.is_own_trait, told)))
             self.assertTrue(all(len(each) <= 255 for each in told))
-            found = set_traits.board(told | {"CUSTOM_GPU", "CUSTOM_GPU_ARCH_HOPPER"})
-            assert found
+            found = sets.of_traits(told | {"CUSTOM_GPU", "CUSTOM_GPU_ARCH_HOPPER"})
+            assert isinstance(found, PartitionSets)
             self.assertEqual({p.modules for p in table}, {p.modules for p in found.partitions})
-            taken = frozenset().union(*(each.modules for each in table)) - free
             self.assertEqual(taken, found.taken)
             self.assertEqual(partitions.room(table, taken), found.room())
             for count in (1, 2, 4, 8):
                 wanted, chosen = partitions.choose(table, taken, count), found.choose(count)
-                self.assertEqual(wanted and wanted.modules, chosen and chosen.modules)
+                self.assertEqual(wanted and wanted.modules, chosen)
 
     def test_without_a_board(self) -> None:
-        self.assertIsNone(set_traits.board(frozenset({"CUSTOM_GPU", "CUSTOM_GPU_PARTITION_X"})))
+        self.assertIsNone(sets.of_traits(frozenset({"CUSTOM_GPU", "CUSTOM_GPU_PARTITION_X"})))

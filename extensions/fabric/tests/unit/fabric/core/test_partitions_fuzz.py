@@ -7,8 +7,8 @@ import itertools
 
 from hypothesis import strategies as st
 
-from nova_gpu.core.sets import partitions
-from nova_gpu.core.sets.partitions import Partition
+from nova_gpu_fabric.core import partitions
+from nova_gpu_fabric.core.partitions import Partition
 from tests.fixtures.bases import fuzz as base
 from tests.fixtures.partitions import A100, H100
 
