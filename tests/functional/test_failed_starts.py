@@ -10,7 +10,8 @@ import types
 import fixtures
 
 from nova_gpu.virt.health import failed_starts
-from tests.functional import kvm, profiled
+from tests.fixtures import cdi, hosts
+from tests.functional import base, kvm, profiled
 from tests.functional.readings import Server
 
 _BUS = re.compile(r'bus="0x(..)" slot="0x(..)" function="0x(.)"')
@@ -107,3 +108,22 @@ class NodeTest(Failing, kvm.KVMServersTestBase):
         self.boot(self.gpu_flavor(1))
         self.period()
         self.assertInventory(used=1)
+
+
+class OldFilesTest(base.GPUServersTestBase):
+    """Three hosts whose driver was upgraded, and their CDI files not, and one as it was"""
+
+    HOSTS = ("host1", "host2", "host3", "host4")
+
+    def prepare(self, host: hosts.Host) -> None:
+        made = cdi.nvidia(host.root / "driver", range(self.TOTAL))
+        cdi.save(host.roots.cdi_spec_dirs[0] / "nvidia.json", made)
+
+    def test_none_is_tried(self) -> None:
+        self.leaves = {"reserved": "the files are still old"}
+        for name in self.HOSTS[:3]:
+            (self.hosts[name].root / f"driver{cdi.LIBDIR}/libcuda.so.{cdi.VERSION}").unlink()
+            self.period(name)
+            self.assertInventory(reserved=self.TOTAL, host=name)
+        for _ in range(3):
+            self.assertEqual("host4", self.host_of(self.boot(self.gpu_flavor(1))))
