@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 import functools
+import io
 import itertools
 import math
 import random
 import unittest
 
 from tests.cloud import oracle
-from tests.matrix import axes, clouds, operations, outages, plans, stage, tenants, walks
+from tests.matrix import axes, clouds, operations, outages, plans, report, stage, tenants, walks
+from tests.matrix.branches import Found
 
 SETUP = walks.Setup("kvm", "release", "q35", ("limit", "pc"))
 
@@ -136,3 +138,21 @@ class TenantsTest(unittest.TestCase):
             assert own.failed
             self.assertEqual((1, ["shared: A: of two"]), (len(own.failed.steps), own.texts))
             self.assertEqual(is_made_shorter, own.begun > 1)
+
+
+class ReportTest(unittest.TestCase):
+    def test_a_twin_that_missed_the_call_is_gone_again(self) -> None:
+        own = walks.Walk.parse("kvm.gpus.any/revert@die:finish_revert_resize")
+        twin = plans.twin(own)
+        assert twin
+        differences = (oracle.Difference("task", "A", "goes on"),)
+        told = report.Report(io.StringIO(), 1, [own])
+        self.assertEqual(twin, told.take(Found(own, differences, is_hit=True)))
+        self.assertEqual(twin, told.take(Found(twin)))
+        self.assertIsNone(told.take(Found(twin, differences, is_hit=True)))
+        self.assertEqual((2, 0), (told.counts["passed"], told.counts["failed"]))
+        # Once more, and no oftener
+        told = report.Report(io.StringIO(), 1, [own])
+        told.take(Found(own, differences, is_hit=True))
+        self.assertEqual([twin, None], [told.take(Found(twin)) for _ in range(2)])
+        self.assertEqual(1, told.counts["failed"])
