@@ -129,22 +129,34 @@ class ReleasesTest(scheduling.SchedulingTestBase):
     def test_hosts_of_other_releases(self) -> None:
         self.start_host("host1")
         two = self.gpu_flavor(2)
-        for name, change in (
-            # Without what a release adds, and with what the next one may.
-            ("older", lambda now: {key: now[key] for key in ("v", "hypervisor", "groups")}),
-            ("first", lambda now: now | {"v": 1, "groups": [_first(g) for g in now["groups"]]}),
-            ("newer", lambda now: now | {"more": [], "groups": [_more(g) for g in now["groups"]]}),
-        ):
+        for name, change in _READABLE.items():
             with self.subTest(name):
                 self.reports("host1", change)
                 self.assertEqual("host1", self.host_of(server := self.boot(two)))
                 self._delete_server(server)
         # One that says the same in another way cannot be read, until the scheduler is upgraded.
-        self.reports("host1", lambda now: now | {"v": stats.VERSION + 1})
+        self.reports("host1", _unreadable)
         self.assertIn("No valid host", self.boot_refused(two))
         self.assertEqual("host1", self.host_of(self.boot(self.flavor())))
         self.period()
         self.assertEqual("host1", self.host_of(self.boot(two)))
+
+    def test_moves_between_releases(self) -> None:
+        self.start_host("host1")
+        self.start_host("host2")
+        server = self.boot(self.gpu_flavor(2), host="host1")
+        source, target = "host1", "host2"
+        for name, change in _READABLE.items():
+            with self.subTest(name):
+                self.reports("host1", change)
+                self._migrate_server(server)
+                self.confirm(server, source)
+                self.assertGPUs(server, base.FIRST_SOCKET[:2], target)
+                source, target = target, source
+        # Nothing comes to a host whose report cannot be read.
+        self.reports("host1", _unreadable)
+        self.assertIn("No valid host", str(self.refused({"migrate": None}, server)))
+        self.assertGPUs(server, base.FIRST_SOCKET[:2], "host2")
 
 
 def _first(group: dict[str, Any]) -> dict[str, Any]:
@@ -153,3 +165,15 @@ def _first(group: dict[str, Any]) -> dict[str, Any]:
 
 def _more(group: dict[str, Any]) -> dict[str, Any]:
     return {**group, "more": {"is": 1}, "islands": {**group["islands"], "pod": 8}}
+
+
+def _unreadable(report: dict[str, Any]) -> dict[str, Any]:
+    return report | {"v": stats.VERSION + 1}
+
+
+# Without what a release adds, and with what the next one may
+_READABLE: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "older": lambda now: {key: now[key] for key in ("v", "hypervisor", "groups")},
+    "first": lambda now: now | {"v": 1, "groups": [_first(g) for g in now["groups"]]},
+    "newer": lambda now: now | {"more": [], "groups": [_more(g) for g in now["groups"]]},
+}
