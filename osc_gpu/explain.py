@@ -13,7 +13,6 @@ from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.printable import printable
 from nova_gpu.core.scheduling import capacity
 from nova_gpu.core.scheduling.capacity import Answer
-from nova_gpu.core.topology import affinity
 from osc_gpu import failures, hosts, rest, servers
 from osc_gpu.base_command import Lines
 from osc_gpu.resource_request import Size
@@ -96,10 +95,9 @@ def _remote(connection: Any, server: Any, request: FlavorRequest) -> Iterator[st
 
     Its host may have had no other when it was moved there, or its flavor permits them.
     """
-    # Its diagnostics are one more request.
-    listed, _ = (
-        servers.cards(connection, server) if affinity.cells(request.extra_specs) else ([], "")
-    )
+    # Its diagnostics are one more request. Its cells may come from its image.
+    has_host = server.hypervisor_hostname and request.requests
+    listed, _ = servers.cards(connection, server) if has_host else ([], "")
     for card in listed:
         node, cells = card.get("numa_node"), card.get("cells")
         if node is not None and cells and str(node) not in cells.split(", "):
