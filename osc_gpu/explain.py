@@ -15,7 +15,6 @@ from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.printable import printable
 from nova_gpu.core.scheduling import capacity
 from nova_gpu.core.scheduling.capacity import Answer
-from nova_gpu.core.topology import affinity
 from osc_gpu import failures, hosts, rest, servers
 from osc_gpu.base_command import Lines
 from osc_gpu.resource_request import Size
@@ -98,8 +97,9 @@ def _remote(connection: Any, server: Any, request: FlavorRequest) -> Iterator[st
 
     Its host may have had no other when it was moved there, or its flavor permits them.
     """
-    if not affinity.cells(request.extra_specs):
+    if not (server.hypervisor_hostname and request.requests):
         return
+    # Its diagnostics are one more request. Its cells may come from its image.
     try:
         listed, _ = servers.cards(connection, server)
     except rest.NotPermitted:

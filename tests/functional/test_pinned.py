@@ -129,6 +129,16 @@ class BrokenTest(pinned.Pinned, kvm.KVMServersTestBase):
         found = [(each.kind, each.subject) for each in self.judge("host2").differences]
         self.assertEqual([(Conflict.CARD_REMOTE, card)], found)
 
+    def test_an_image_that_gives_cells(self) -> None:
+        self.start_host("host1")
+        words = {"hw_cpu_policy": "dedicated", "hw_pci_numa_affinity_policy": "preferred"}
+        server = self.boot(self.gpu_flavor(3), image_uuid=self.image(**words))
+        (cell,), nodes = self.cells(server), set(map(node_of, self.recorded(server)))
+        self.assertEqual({0, 1}, nodes)
+        said = f"is on NUMA node {1 - cell}, and its processors and memory are on {cell}"
+        self.assertIn(said, self.why(server))
+        self._delete_server(server)  # its pages are not counted for the comparison at the end
+
     def why(self, server: Server) -> str:
         _, shown, _ = sdk.shown(self, explain.ExplainServer, "-f", "json", server["id"])
         return "\n".join(json.loads(shown)["why"])
