@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 
 from nova_gpu.core import names
 from nova_gpu.core.flavor.declaration import Facts
@@ -197,5 +197,13 @@ def _fitting(group: GroupRequest, held: Sequence[HeldGPUs]) -> list[HeldGPUs]:
 
 
 def _own_traits(group: GroupRequest) -> tuple[set[str], set[str]]:
-    required = set(filter(names.is_own_trait, group.required_traits))
-    return required, set(filter(names.is_own_trait, group.forbidden_traits))
+    return _of_cards(group.required_traits), _of_cards(group.forbidden_traits)
+
+
+def _of_cards(traits: Iterable[str]) -> set[str]:
+    """Return those of *traits* that the virt driver sets, without a total of the whole group."""
+    return {
+        trait
+        for trait in traits
+        if names.is_own_trait(trait) and not trait.startswith(names.TRAIT_TOTAL)
+    }

@@ -57,6 +57,7 @@ class GPUMismatchTest(MismatchTestCase):
             (two | {f"trait:{KEPLER}": "forbidden"}, [kepler], f"!{KEPLER}"),
             (two | {"trait:CUSTOM_GPU_OF_AN_OPERATOR": "required"}, [fermi], None),
             (two | {"trait:HW_GPU_API_VULKAN": "required"}, [fermi], None),
+            (two | {"trait:CUSTOM_GPU_TOTAL_8": "required"}, [fermi], None),
             (two | {"hypervisor": "s== LXC"}, [fermi], None),
             (two | {"hypervisor": "s== KVM"}, [fermi], "hypervisor is LXC"),
         ):
