@@ -20,15 +20,11 @@ def last_failed(connection: Any, server: Any) -> Any:
 
     A failed move leaves no fault on the server, which stays on its host.
     """
-    return next((action for action in _newest_first(connection, server) if action.message), None)
+    return next((action for action in newest_first(connection, server) if action.message), None)
 
 
-def last(connection: Any, server: Any) -> Any:
-    """Return the server's newest action, failed or not, or ``None`` if it has none."""
-    return next(iter(_newest_first(connection, server)), None)
-
-
-def _newest_first(connection: Any, server: Any) -> list[Any]:
+def newest_first(connection: Any, server: Any) -> list[Any]:
+    """Return the server's actions, the newest first."""
     with rest.clean_refusals("Nova"):
         actions = connection.compute.server_actions(server.id)
         return sorted(actions, key=lambda action: action.start_time, reverse=True)
@@ -39,12 +35,6 @@ def details(connection: Any, server: Any, failed: Any) -> list[str]:
     with rest.clean_refusals("Nova"):
         action = connection.compute.get_server_action(failed.request_id, server.id)
     return [event["details"] for event in action.events or () if event.get("details")]
-
-
-def why_last(connection: Any, server: Any) -> str | None:
-    """Return why the server's newest action failed, ``None`` if it did not or policy hides it."""
-    done = last(connection, server)
-    return next(iter(details(connection, server, done)), None) if done and done.message else None
 
 
 def reason(connection: Any, server: Any, failed: Any) -> list[str]:

@@ -287,7 +287,7 @@ def compute_nodes(connection: Any) -> Mapping[str, tuple[str, str | None]]:
     """
     nodes = {}
     closed = closed_hosts.to_all(connection)
-    for node in _nodes(connection):
+    for node in listed_nodes(connection):
         reason = None
         if node.status != "enabled":
             why = (node.service_details or {}).get("disabled_reason")
@@ -299,32 +299,15 @@ def compute_nodes(connection: Any) -> Mapping[str, tuple[str, str | None]]:
     return nodes
 
 
-def _nodes(connection: Any) -> list[Any]:
+def listed_nodes(connection: Any) -> list[Any]:
+    """Return the compute nodes of Nova, by its API."""
     with rest.clean_refusals("Nova"):
         return list(nova_lists.nodes(connection.compute))
-
-
-def nodes_by_name(connection: Any) -> Mapping[str, str]:
-    """Return the uuid of each compute node by the node's name."""
-    return {node.name: node.id for node in _nodes(connection)}
-
-
-def up(connection: Any) -> frozenset[str]:
-    """Return the names of the nodes whose compute service is up, enabled or disabled."""
-    return frozenset(node.name for node in _nodes(connection) if node.state == "up")
 
 
 def services(connection: Any) -> Mapping[str, str]:
     """Return each node's service host, which is a migration's destination, by the node's name."""
     return {
         node.name: (node.service_details or {}).get("host", node.name)
-        for node in _nodes(connection)
+        for node in listed_nodes(connection)
     }
-
-
-def zones(connection: Any) -> Mapping[str, str]:
-    """Return the availability zone of each node, by the node's name."""
-    with rest.clean_refusals("Nova"):
-        listed = connection.compute.services(binary="nova-compute")
-        of_service = {service.host: service.availability_zone for service in listed}
-    return {node: of_service.get(host, "") for node, host in services(connection).items()}

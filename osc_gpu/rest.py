@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import time
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 from keystoneauth1 import exceptions as ks_exc
 from openstack import exceptions as sdk_exc
@@ -20,11 +19,7 @@ from osc_lib import exceptions
 from osc_gpu import nova_lists
 
 # For allocation candidates: suffixes of several characters, same_subtree, root_required.
-_VERSION = "1.36"
-# The seconds between two polls of a service
-POLL_S = 2.0
-
-_Answer = TypeVar("_Answer")
+VERSION = "1.36"
 
 
 class NotPermitted(exceptions.CommandError):
@@ -74,12 +69,12 @@ def placement(connection: Any, url: str, *, unknown_trait: Any = None, missing: 
     :param missing: what to return if Placement has nothing at *url*
     """
     with clean_refusals("Placement"):
-        answer = connection.placement.get(url, microversion=_VERSION, raise_exc=False)
+        answer = connection.placement.get(url, microversion=VERSION, raise_exc=False)
         if answer.status_code == 400 and unknown_trait is not None and "trait" in answer.text:
             return unknown_trait
         if answer.status_code == 404 and missing is not None:
             return missing
-        _judge("GET", url, answer)
+        judge("GET", url, answer)
         return answer.json()
 
 
@@ -92,28 +87,7 @@ def of_provider(connection: Any, uuid: str, noun: str) -> Any:
     return placement(connection, url, missing={noun: {}})[noun]
 
 
-def put(connection: Any, url: str, body: Any = None) -> bool:
-    """PUT *body* to *url* in Placement, and return whether it was written.
-
-    It is not if another client changed the resource since the caller read it.
-    """
-    with clean_refusals("Placement"):
-        answer = connection.placement.put(url, json=body, microversion=_VERSION, raise_exc=False)
-        if answer.status_code == 409:
-            return False
-        _judge("PUT", url, answer)
-        return True
-
-
-def delete(connection: Any, url: str) -> None:
-    """Delete the resource at *url* in Placement, unless it no longer exists or is in use."""
-    with clean_refusals("Placement"):
-        answer = connection.placement.delete(url, microversion=_VERSION, raise_exc=False)
-        if answer.status_code not in (404, 409):
-            _judge("DELETE", url, answer)
-
-
-def _judge(verb: str, url: str, answer: Any) -> None:
+def judge(verb: str, url: str, answer: Any) -> None:
     """Raise an error if Placement's answer has an error status.
 
     :param verb: the HTTP method of the request
@@ -130,16 +104,6 @@ def _judge(verb: str, url: str, answer: Any) -> None:
         raise exceptions.CommandError(
             f"Placement answered {verb} {path} with {answer.status_code}: {text}"
         )
-
-
-def polled(ask: Callable[[], _Answer], patience_s: float) -> Iterator[_Answer]:
-    """Call *ask* every two seconds and yield its answers, the last after *patience_s* seconds."""
-    until = time.monotonic() + patience_s
-    while True:
-        yield ask()
-        if time.monotonic() > until:
-            return
-        time.sleep(POLL_S)
 
 
 @contextlib.contextmanager

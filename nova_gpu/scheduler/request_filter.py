@@ -34,7 +34,6 @@ from nova_gpu.scheduler import (
     placement,
     quota_check,
     requested_gpus,
-    services,
 )
 
 LOG = logging.getLogger(__name__)
@@ -157,7 +156,7 @@ def _why_not(
     nodes = placement.nodes(ctxt, querystring, ignored)
     if nodes is None or nodes:
         # Nova starts instances on a forced host whatever its state is.
-        if nodes and not _is_forced(request_spec) and services.are_down(ctxt, nodes):
+        if nodes and not _is_forced(request_spec) and closed_hosts.are_down(ctxt, nodes):
             return reasons.closed(requests[0], reasons.DOWN, bound=in_tree is not None)
         instances = multi_create.to_create(ctxt, request_spec)
         if instances < 2:

@@ -109,7 +109,15 @@ class HostGPUs:
         self.stops = stops = Stops(host, counting, releases, parts)
         lost_reasons = LostReasons()
         self.publication = Publication(
-            counting, usage, reporter, releases, reconciliation, repeats, hypervisor_type
+            assigned,
+            tracker,
+            ledger,
+            usage,
+            reporter,
+            releases,
+            reconciliation,
+            repeats,
+            hypervisor_type,
         )
         self.refusals = Refusals(ways, assigned, vgpus.cards, ledger)
         self.starts = Starts(

@@ -12,7 +12,7 @@ from nova.compute import provider_tree as nova_provider_tree
 from nova_gpu.virt import periodic
 from nova_gpu.virt.inventory import provider_tree, stranding
 from nova_gpu.virt.inventory.assignment import InstanceDevices
-from nova_gpu.virt.inventory.counting import Counting
+from nova_gpu.virt.inventory.tracker import Tracker
 from nova_gpu.virt.lifecycle.releases import Releases
 from nova_gpu.virt.repeated_warnings import Repeats
 from nova_gpu.virt.reporter import Reporter
@@ -30,21 +30,15 @@ class Publication:
         ``QEMU``
     """
 
-    counting: Counting
+    assigned: InstanceDevices
+    tracker: Tracker
+    ledger: Ledger
     usage_reader: UsageReader
     reporter: Reporter
     releases: Releases
     reconciliation: Reconciliation
     repeats: Repeats
     hypervisor_type: Callable[[], str]
-
-    @property
-    def assigned(self) -> InstanceDevices:
-        return self.counting.assigned
-
-    @property
-    def ledger(self) -> Ledger:
-        return self.counting.ledger
 
     def update_provider_tree(self, tree: nova_provider_tree.ProviderTree, nodename: str) -> None:
         """Write the host's GPU groups into the provider tree, without reading the host.
@@ -71,7 +65,7 @@ class Publication:
                 "Nova's own PCI passthrough may choose devices far from the free GPUs"
             ):
                 self.assigned.card_inventory.sort_neighbours()
-            self.counting.tracker.renew_report(nodename, self.stats())
+            self.tracker.renew_report(nodename, self.stats())
 
     def _reserve(self, tree: nova_provider_tree.ProviderTree, nodename: str) -> None:
         """Reserve what instances lack of the node; note what is reserved for other reasons."""

@@ -105,7 +105,7 @@ class CreateServer(base_command.ShowOne):
             columns, values = self._create.take_action(parsed_args)
         row = dict(zip(columns, values, strict=True))
         self._made.add(row["id"])
-        for server in rest.polled(lambda: servers.get(self._connection, row["id"]), _BUILD_S):
+        for server in retries.polled(lambda: servers.get(self._connection, row["id"]), _BUILD_S):
             if server.status != "BUILD":
                 return server
         raise exceptions.CommandError(
@@ -133,5 +133,5 @@ class CreateServer(base_command.ShowOne):
         compute = self._connection.compute
         with rest.clean_refusals("Nova"):
             compute.delete_server(server)
-            compute.wait_for_delete(server, interval=rest.POLL_S)
+            compute.wait_for_delete(server, interval=retries.POLL_S)
         self._made.discard(server.id)

@@ -55,13 +55,13 @@ def remove_stale(connection: Any) -> None:
         if (end := until(trait)) and end < long_ago:
             for node in closed_hosts.with_trait(connection, trait):
                 _write(connection, node, (), {trait})
-            rest.delete(connection, f"/traits/{trait}")
+            _delete(connection, f"/traits/{trait}")
 
 
 def _write(connection: Any, node: str, added: Collection[str], removed: Collection[str]) -> None:
     """Add and remove traits of the provider *node*; create *added* ones that Placement lacks."""
     for trait in added:
-        rest.put(connection, f"/traits/{trait}")
+        _put(connection, f"/traits/{trait}")
     url = f"/resource_providers/{node}/traits"
     for _ in range(_ATTEMPTS):
         known = rest.placement(connection, url)
@@ -70,9 +70,37 @@ def _write(connection: Any, node: str, added: Collection[str], removed: Collecti
             return
         generation = known["resource_provider_generation"]
         body = {"resource_provider_generation": generation, "traits": sorted(traits)}
-        if rest.put(connection, url, body):
+        if _put(connection, url, body):
             return
     raise exceptions.CommandError(
         f"Placement's provider {node} could not be written: others changed it during each of "
         f"{_ATTEMPTS} attempts; run the command again"
     )
+
+
+def _put(connection: Any, url: str, body: Any = None) -> bool:
+    """PUT *body* to *url* in Placement, and return whether it was written.
+
+    It is not if another client changed the resource since the caller read it.
+
+    :raises rest.NotPermitted: if the user may not write it
+    """
+    with rest.clean_refusals("Placement"):
+        answer = connection.placement.put(
+            url, json=body, microversion=rest.VERSION, raise_exc=False
+        )
+        if answer.status_code == 409:
+            return False
+        rest.judge("PUT", url, answer)
+        return True
+
+
+def _delete(connection: Any, url: str) -> None:
+    """Delete the resource at *url* in Placement, unless it no longer exists or is in use.
+
+    :raises rest.NotPermitted: if the user may not delete it
+    """
+    with rest.clean_refusals("Placement"):
+        answer = connection.placement.delete(url, microversion=rest.VERSION, raise_exc=False)
+        if answer.status_code not in (404, 409):
+            rest.judge("DELETE", url, answer)

@@ -15,7 +15,8 @@ from typing import Any
 from osc_lib import exceptions
 
 from nova_gpu.core import exception, names
-from nova_gpu.core.flavor.request import FlavorRequest
+from nova_gpu.core.flavor.placement_policy import Topology
+from nova_gpu.core.flavor.request import FlavorRequest, GPURequest
 from nova_gpu.core.scheduling.capacity import Group, Host
 from nova_gpu_fleet.core import extra_specs
 from nova_gpu_fleet.core.closed_hosts import RESERVED
@@ -23,6 +24,7 @@ from nova_gpu_fleet.core.preemptible import is_preemptible
 from osc_gpu import closed_hosts, consumers, flavors, hosts, providers, query, rest, servers
 from osc_gpu.providers import Provider
 from osc_gpu.resource_request import Size
+from osc_gpu_fleet import nodes
 from osc_gpu_fleet.planning import fleet
 from osc_gpu_fleet.planning.fleet import Fleet, Instance, ModulesByGroup, Need, Way
 
@@ -34,6 +36,13 @@ _HOSTS_AT_ONCE = 16
 # Added to the traits of groups whose GPUs preemptible instances may get
 _FOR_ALL = "for all"
 _Amounts = Mapping[str, int]
+
+
+def requires_topology(request: GPURequest) -> bool:
+    """Return whether a host is refused if its GPUs lack the required topology or nearness."""
+    return request.arrangement.insists_on_near or any(
+        request.arrangement.required(group.count) is not Topology.ANY for group in request.groups
+    )
 
 
 def need(connection: Any, size: Size, request: FlavorRequest) -> Need:
@@ -69,7 +78,7 @@ def need_of(connection: Any, flavor: Any, *, boots_from_volume: bool = False) ->
             f"{flavor.name} asks for whole GPUs and for vGPUs; plan with two flavors, one that "
             "asks for the whole GPUs and one that asks for the vGPUs"
         )
-    if request.whole and request.whole.requires_topology:
+    if request.whole and requires_topology(request.whole):
         key = names.NEAR if request.whole.arrangement.insists_on_near else names.TOPOLOGY
         stated = request.extra_specs[key]
         raise exceptions.CommandError(
@@ -85,7 +94,7 @@ def read(connection: rest.CachedConnection) -> Fleet:
     :raises NotPermitted: if policy does not permit the user to read it
     """
     answer = providers.read(connection, reserved=False)
-    roots = hosts.nodes_by_name(connection)
+    roots = nodes.by_name(connection)
     with rest.clean_refusals("Nova"):
         listed = connection.compute.servers(details=True, all_projects=True)
     known = {server.id: server for server in listed}
@@ -93,7 +102,7 @@ def read(connection: rest.CachedConnection) -> Fleet:
     for group in zip(answer, consumers.read(connection, answer, listed), strict=True):
         by_host[group[0].host].append(group)
     summaries = hosts.summaries(connection, {roots[name] for name in by_host if name in roots})
-    up, reserved = hosts.up(connection), closed_hosts.by_trait(connection, RESERVED)
+    up, reserved = nodes.up(connection), closed_hosts.by_trait(connection, RESERVED)
     made, members, shared = [], {}, {}
     for name, of_host in by_host.items():
         listed_groups = [provider for provider, _ in of_host]
@@ -277,7 +286,7 @@ def _instance(
     try:
         wishes = extra_specs.MOVE.of(request.extra_specs) or extra_specs.Consent.LIVE
         wanted = need(connection, Size.of(server.flavor), request)
-        near = request.whole is not None and request.whole.requires_topology
+        near = request.whole is not None and requires_topology(request.whole)
     except (exception.InvalidExtraSpec, query.Unservable) as e:
         return stays(f"its flavor cannot be used: {e}")
     all_of = sum(part.count for part in wanted.groups) == sum(held.values())

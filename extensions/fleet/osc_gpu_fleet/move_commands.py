@@ -14,7 +14,7 @@ from nova_gpu.core import exception, names
 from nova_gpu.core.flavor import request_group
 from osc_gpu import base_command, flavors, hosts, rest
 from osc_gpu.resource_request import Size
-from osc_gpu_fleet import host_closing, instances, moves
+from osc_gpu_fleet import host_closing, instances, moves, nodes
 from osc_gpu_fleet.planning import plan
 from osc_gpu_fleet.planning.fleet import Fleet, Move, Plan, Way
 
@@ -201,16 +201,16 @@ class Defragment(_Planner):
 
 def _node(connection: Any, host: str) -> str:
     """Return the uuid of the compute node called *host*, with GPUs or without."""
-    nodes = hosts.nodes_by_name(connection)
-    if host not in nodes:
+    uuids = nodes.by_name(connection)
+    if host not in uuids:
         raise exceptions.CommandError(f"Nova has no host called {host}")
-    return nodes[host]
+    return uuids[host]
 
 
 def _node_with_gpus(connection: Any, host: str) -> str:
     """Return the uuid of the compute node called *host*, if it has GPUs."""
     roots = {gpu_provider["root_provider_uuid"] for gpu_provider in hosts.gpu_providers(connection)}
-    named = {name: uuid for name, uuid in hosts.nodes_by_name(connection).items() if uuid in roots}
+    named = {name: uuid for name, uuid in nodes.by_name(connection).items() if uuid in roots}
     if host not in named:
         raise _no_such_host(host, len(named))
     return named[host]
@@ -235,7 +235,7 @@ def _largest(connection: Any) -> Any:
             whole = flavors.request_of(flavor).whole
         except exception.InvalidExtraSpec:
             continue
-        if whole and not whole.requires_topology:
+        if whole and not instances.requires_topology(whole):
             sizes.append((-whole.count, flavor.name, flavor.id, flavor))
     for *_, flavor in sorted(sizes, key=lambda size: size[:3]):
         with contextlib.suppress(exceptions.CommandError):  # no plan can be made for it

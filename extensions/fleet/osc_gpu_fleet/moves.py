@@ -14,7 +14,8 @@ from typing import Any
 from openstack import exceptions as sdk_exc
 from osc_lib import exceptions
 
-from osc_gpu import failures, rest, servers
+from osc_gpu import rest, servers
+from osc_gpu_fleet import last_action, retries
 from osc_gpu_fleet.planning.fleet import Move, Way
 
 _WAITS = "VERIFY_RESIZE"
@@ -54,7 +55,7 @@ class _Moving:
 
     def _when_idle(self, but_not: str = "") -> Any:
         """Wait until the server has no task and another status than *but_not*, and return it."""
-        for server in rest.polled(self._server, self.patience_s):
+        for server in retries.polled(self._server, self.patience_s):
             if not server.task_state and server.status != but_not:
                 return server
         doing = server.task_state or "its confirmation"
@@ -69,7 +70,7 @@ class _Moving:
             migrations = self.connection.compute.migrations(server_id=self.uuid)
             newest = max(migrations, key=lambda migration: migration.created_at)
         url = f"/allocations/{newest.uuid}"
-        for held in rest.polled(lambda: rest.placement(self.connection, url), self.patience_s):
+        for held in retries.polled(lambda: rest.placement(self.connection, url), self.patience_s):
             if not held["allocations"]:
                 return
         raise Stopped(
@@ -126,7 +127,9 @@ class _Step(_Moving):
                 f"it waits on {server.compute_host} for a confirmation and has GPUs of both hosts: "
                 f"end the move by openstack server migration confirm {uuid}, or revert"
             )
-        reason = failures.why_last(self.connection, server)  # and not why another one failed before
+        reason = last_action.reason(
+            self.connection, server
+        )  # and not why another one failed before
         why = reason or f"see openstack server event list {uuid}"
         return Stopped(f"it is {server.status} on {server.compute_host}: {why}")
 

@@ -16,12 +16,14 @@ from oslo_utils import timeutils
 
 from nova_gpu.core.scheduling.capacity import Host
 from nova_gpu_fleet.core.closed_hosts import RESERVED
-from osc_gpu import base_command, closed_hosts, flavors, hosts, projects, rest
+from osc_gpu import base_command, closed_hosts, flavors, projects, rest
 from osc_gpu_fleet import (
     host_closing,
     instances,
     move_commands,
+    nodes,
     preemption_candidates,
+    retries,
     unserved,
 )
 from osc_gpu_fleet.planning import plan, victims
@@ -245,7 +247,7 @@ class _Run:
             return min(POLL_S, max((min(times) - now).total_seconds(), _SHORT_S))
         self._barred.clear()
         if planned and candidates.leaving and time.monotonic() < self._patient_until:
-            return rest.POLL_S
+            return retries.POLL_S
         return None
 
     def _end(self, ready: Iterable[_Ready]) -> None:
@@ -279,7 +281,7 @@ class _Run:
         candidates = preemption_candidates.read(
             *(snapshot, fleet, options.projects, self._notices, options.notice, self._barred)
         )
-        zones = hosts.zones(snapshot) if any(need.zone for need in wanted) else {}
+        zones = nodes.zones(snapshot) if any(need.zone for need in wanted) else {}
         while True:
             short, planned = self._choose(wanted, fleet, candidates, zones)
             unsure = [victim for victim, _ in _chosen(planned, candidates) if victim.unsure_s]

@@ -24,8 +24,8 @@ from nova_gpu.core.names import RESOURCE_CLASSES
 from nova_gpu.core.printable import printable
 from nova_gpu_fleet.core import names
 from nova_gpu_fleet.core.preemptible import End, Preemptible, is_preemptible
-from osc_gpu import flavors, hosts, rest, servers
-from osc_gpu_fleet import host_closing, instances
+from osc_gpu import flavors, rest, servers
+from osc_gpu_fleet import host_closing, instances, nodes, retries
 from osc_gpu_fleet.planning import victims
 from osc_gpu_fleet.planning.fleet import Fleet, Instance, Need
 from osc_gpu_fleet.planning.room import Room
@@ -174,7 +174,7 @@ def read(
     """
     with rest.clean_refusals("Nova"):
         listed = connection.compute.servers(details=True, all_projects=True)
-    up, now = hosts.up(connection), timeutils.utcnow()
+    up, now = nodes.up(connection), timeutils.utcnow()
     there = {instance.uuid: instance for instance in fleet.instances}
     candidates: dict[str, Candidate] = {}
     leaving, stays = [], []
@@ -396,7 +396,7 @@ def wait(connection: Any, ended: Collection[Candidate], patience_s: float) -> No
     def left() -> list[Candidate]:
         return [candidate for candidate in ended if _has_gpus(connection, candidate.server.id)]
 
-    for held in rest.polled(left, patience_s):
+    for held in retries.polled(left, patience_s):
         if not held:
             return
     raise exceptions.CommandError(
@@ -420,9 +420,9 @@ class ReservedHosts:
 
         :param needs: what one of the instances takes that get the room on a host, by its name
         """
-        nodes = hosts.nodes_by_name(self._connection)
+        uuids = nodes.by_name(self._connection)
         for host, need in needs.items():
-            host_closing.keep(self._connection, nodes[host], until)
+            host_closing.keep(self._connection, uuids[host], until)
             self._needs[host] = need
 
     def open(self, fleet: Fleet) -> None:
@@ -434,8 +434,8 @@ class ReservedHosts:
             if host.name in self._needs and not room.fitting(self._needs[host.name], number)
         }
         if taken:
-            nodes = hosts.nodes_by_name(self._connection)
-            host_closing.unkeep(self._connection, (nodes[name] for name in taken & nodes.keys()))
+            uuids = nodes.by_name(self._connection)
+            host_closing.unkeep(self._connection, (uuids[name] for name in taken & uuids.keys()))
             self._needs = {name: need for name, need in self._needs.items() if name not in taken}
 
 

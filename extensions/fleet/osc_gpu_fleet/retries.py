@@ -1,13 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of commands that wait for free GPUs."""
+"""The options of commands that wait for free GPUs, and the polls of commands that wait."""
 
 from __future__ import annotations
 
 import argparse
+import time
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from osc_gpu.base_command import seconds
 
+# The seconds between two polls of a service
+POLL_S = 2.0
 _EVERY_S = 30
+
+_Answer = TypeVar("_Answer")
 
 
 def add_options(parser: argparse.ArgumentParser, for_s: float = 0) -> None:
@@ -33,3 +40,13 @@ def add_options(parser: argparse.ArgumentParser, for_s: float = 0) -> None:
         default=_EVERY_S,
         help=f"With --for: seconds between two tries (default: {_EVERY_S})",
     )
+
+
+def polled(ask: Callable[[], _Answer], patience_s: float) -> Iterator[_Answer]:
+    """Call *ask* every two seconds and yield its answers, the last after *patience_s* seconds."""
+    until = time.monotonic() + patience_s
+    while True:
+        yield ask()
+        if time.monotonic() > until:
+            return
+        time.sleep(POLL_S)

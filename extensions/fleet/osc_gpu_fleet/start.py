@@ -13,8 +13,8 @@ from osc_lib import exceptions
 from nova_gpu.core import exception
 from nova_gpu_fleet.core import names
 from nova_gpu_fleet.core.extra_specs import ON_STOP_MOVE
-from osc_gpu import base_command, failures, rest, servers
-from osc_gpu_fleet import retries
+from osc_gpu import base_command, rest, servers
+from osc_gpu_fleet import last_action, retries
 
 # The longest time for one step, because an image of a disk takes its time
 _STEP_S = 3600
@@ -90,7 +90,7 @@ class StartServer(base_command.Command):
                     f"{doing}: Nova refused that ({e.details or e}); {_go_on(server)}"
                 ) from e
         uuid = server.id
-        for server in rest.polled(lambda: servers.get(self._connection, uuid), self._patience_s):
+        for server in retries.polled(lambda: servers.get(self._connection, uuid), self._patience_s):
             if not server.task_state:
                 return server
         raise exceptions.CommandError(
@@ -104,7 +104,7 @@ class StartServer(base_command.Command):
         :raises CommandError: if it failed for another reason, as far as Nova shows that
         """
         message = self._state(server)
-        why = failures.why_last(self._connection, server)
+        why = last_action.reason(self._connection, server)
         if why and exception.GAVE_BACK not in why:
             raise exceptions.CommandError(message)
         try:
@@ -122,7 +122,7 @@ class StartServer(base_command.Command):
         if server.task_state:
             busy = f"{server.name} is {server.status}, busy with {server.task_state}"
             return f"{busy}; {_go_on(server)}"
-        why = failures.why_last(self._connection, server) or (server.fault or {}).get("message")
+        why = last_action.reason(self._connection, server) or (server.fault or {}).get("message")
         if not why and server.status in _STARTED:
             why = f"see openstack gpu explain {server.id} for the known reasons"
         why = why or "only stopped and shelved servers can be started"

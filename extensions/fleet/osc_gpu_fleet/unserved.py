@@ -14,6 +14,7 @@ from openstack import exceptions as sdk_exc
 from nova_gpu.core import exception
 from nova_gpu_fleet.core.preemptible import is_preemptible
 from osc_gpu import failures, rest, servers
+from osc_gpu_fleet import last_action
 
 _STOPPED, _OFFLOADED = "SHUTOFF", "SHELVED_OFFLOADED"
 # In the fault if a request filter found that no host has the GPUs, and in that if other requests
@@ -130,7 +131,7 @@ def _failed_to_start(connection: Any, server: Any, earliest: str) -> bool:
         return False
     if (server.updated_at or "") < earliest:
         return False  # and is not asked about
-    last = failures.last(connection, server)
+    last = last_action.last(connection, server)
     if last is None or last.start_time < earliest:
         return False
     if server.status == _OFFLOADED:

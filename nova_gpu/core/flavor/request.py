@@ -87,13 +87,6 @@ class GPURequest:
             over = condition.parse_name(names.PEER_ACCESS, names.OVER_ROOT)
             yield f"{names.PEER_ACCESS} over the", over, names.TRAIT_PEER_ACCESS
 
-    @property
-    def requires_topology(self) -> bool:
-        """Whether a host is refused if its GPUs lack the required topology or nearness."""
-        return self.arrangement.insists_on_near or any(
-            self.arrangement.required(group.count) is not Topology.ANY for group in self.groups
-        )
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class VGPURequest:

@@ -46,7 +46,7 @@ class HostsTestCase(test.NoDBTestCase):
         return SimpleNamespace(placement=real.placement, compute=None)
 
     def answers(self, **words: str) -> dict[str, tuple[int, str]]:
-        self.useFixture(fixtures.MockPatchObject(hosts, "_nodes", lambda _: self.nodes))
+        self.useFixture(fixtures.MockPatchObject(hosts, "listed_nodes", lambda _: self.nodes))
         found = hosts.answers(self.cloud(), _SMALL, request.of(words))
         return {each.host: (each.instances, each.reason) for each in found}
 

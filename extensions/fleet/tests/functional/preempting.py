@@ -12,8 +12,8 @@ from nova import objects
 from nova.api.metadata import base as metadata
 from osc_lib import exceptions
 
-from osc_gpu import explain, providers, rest
-from osc_gpu_fleet import preemption
+from osc_gpu import explain, providers
+from osc_gpu_fleet import preemption, retries
 from tests.functional import base, sdk
 from tests.functional.readings import Server
 
@@ -27,7 +27,7 @@ class Preempting(base.GPUServersTestBase):
     def setUp(self) -> None:
         super().setUp()
         self.start_host()
-        for module in (preemption, rest):
+        for module in (preemption, retries):
             self.useFixture(fixtures.MockPatchObject(module, "POLL_S", 0.1))
         self.useFixture(fixtures.MockPatchObject(preemption, "_SHORT_S", 0.1))
         self.two = self.flavor("two", **{"gpus": "= 2", "gpu:on_stop": "release"})

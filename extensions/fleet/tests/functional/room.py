@@ -9,7 +9,7 @@ from typing import Any
 import fixtures
 from openstack.compute.v2 import _proxy
 
-from osc_gpu import rest
+from osc_gpu_fleet import retries
 from tests.functional.shown import ShownTestBase
 
 
@@ -24,7 +24,7 @@ class RoomTestBase(ShownTestBase):
         self.flavor("eight", gpus="8")
         yields = self.flavor(**{"gpus": "= 1", "gpu_arch": "s== fermi", "gpu:move": "cold"})
         self.server = self.boot(yields, host="host1", name="yields")
-        self.useFixture(fixtures.MockPatchObject(rest, "POLL_S", 0.1))
+        self.useFixture(fixtures.MockPatchObject(retries, "POLL_S", 0.1))
         confirm: Callable[..., None] = _proxy.Proxy.confirm_server_resize
 
         def at_the_source(proxy: Any, server: Any) -> None:

@@ -10,8 +10,8 @@ from unittest import mock
 
 from osc_lib import exceptions
 
-from osc_gpu import capacity, rest
-from osc_gpu_fleet import create, move_commands, preemption_candidates, start
+from osc_gpu import capacity
+from osc_gpu_fleet import create, move_commands, preemption_candidates, retries, start
 from tests.functional import base, preempting, sdk
 
 
@@ -108,7 +108,7 @@ class WaitingTest(preempting.Preempting):
             time.sleep(0.1)
 
         clock = SimpleNamespace(sleep=meanwhile, monotonic=time.monotonic)
-        with mock.patch.object(create, "time", clock), mock.patch.object(rest, "time", clock):
+        with mock.patch.object(create, "time", clock), mock.patch.object(retries, "time", clock):
             waits = "--every", "7", "--flavor", "two", "--image", base.IMAGE, "waits"
             (columns, values), said = sdk.run(self, create.CreateServer, *waits, admin=False)
         self.assertEqual([["stopped"]], taken)
@@ -130,7 +130,7 @@ class WaitingTest(preempting.Preempting):
         # It gives them back, others have them meanwhile, and its start waits as well.
         self._stop_server(shown)
         self.boot(self.gpu_flavor(2))
-        with mock.patch.object(start, "time", clock), mock.patch.object(rest, "time", clock):
+        with mock.patch.object(start, "time", clock), mock.patch.object(retries, "time", clock):
             waits = shown["id"], "--for", "60", "--every", "7"
             _, said = sdk.run(self, start.StartServer, *waits)
         self.assertIn("waits: starting it\nit waits: waits is SHUTOFF: ", said)

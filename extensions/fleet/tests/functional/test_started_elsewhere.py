@@ -6,8 +6,7 @@ from __future__ import annotations
 import fixtures
 from osc_lib import exceptions
 
-from osc_gpu import rest
-from osc_gpu_fleet import move_commands, start
+from osc_gpu_fleet import move_commands, retries, start
 from tests.functional import base, sdk
 from tests.functional.test_stopped import Stopping
 
@@ -19,7 +18,7 @@ class StartedElsewhereTest(Stopping, base.GPUServersTestBase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.useFixture(fixtures.MockPatchObject(rest, "POLL_S", 0.1))
+        self.useFixture(fixtures.MockPatchObject(retries, "POLL_S", 0.1))
         self.start_host("host2")
 
     def test_by_its_user_where_its_flavor_lets_it(self) -> None:

@@ -16,8 +16,7 @@ from openstack.compute.v2.server import Server
 from osc_lib import exceptions
 
 from nova_gpu.core import exception
-from osc_gpu import rest
-from osc_gpu_fleet import create
+from osc_gpu_fleet import create, retries
 
 NONE = "No valid host was found. Scheduling failed: 1 GPU asked for, 0 of 8 free"
 
@@ -97,7 +96,7 @@ class CreateTest(unittest.TestCase):
         clock = SimpleNamespace(monotonic=lambda: now, sleep=sleep)
         with (
             mock.patch.object(create, "time", clock),
-            mock.patch.object(rest, "time", clock),
+            mock.patch.object(retries, "time", clock),
             mock.patch.object(made, "connection", lambda parsed: app.client_manager.sdk_connection),
         ):
             _, values = made.take_action(parsed)

@@ -76,7 +76,7 @@ class Left(Nova):
 class MovesTest(unittest.TestCase):
     def setUp(self) -> None:
         self.said: list[str] = []
-        for name, value in (("rest.POLL_S", 0.0), ("rest.placement", self.allocations)):
+        for name, value in (("retries.POLL_S", 0.0), ("rest.placement", self.allocations)):
             patch = mock.patch(f"osc_gpu_fleet.moves.{name}", value)
             patch.start()
             self.addCleanup(patch.stop)
@@ -102,7 +102,7 @@ class MovesTest(unittest.TestCase):
             nova = Left(user, specs)
             session = SimpleNamespace(get_user_id=lambda: "me")
             connection = SimpleNamespace(compute=nova, session=session)
-            with mock.patch.object(moves.rest, "POLL_S", 0.0):
+            with mock.patch.object(moves.retries, "POLL_S", 0.0):
                 moves.finish(connection, self.said.append, 60)
             self.assertEqual("ACTIVE" if is_confirmed else "VERIFY_RESIZE", nova.server.status)
         self.assertEqual(

@@ -22,8 +22,8 @@ from osc_lib import exceptions
 from oslo_utils import timeutils
 
 from nova_gpu.core import printable
-from osc_gpu import failures, rest
-from osc_gpu_fleet import create, preemption, start
+from osc_gpu import failures
+from osc_gpu_fleet import create, preemption, retries, start
 from tests.fixtures import checkout
 from tests.fixtures.bases import fuzz as base
 from tests.fixtures.bases import reading
@@ -101,7 +101,7 @@ class CommandsTest(base.FuzzTestCase, reading.ReadingTestCase):
         }
         self.assertEqual(_ARGUMENTS.keys(), self.commands.keys())
         clock = SimpleNamespace(sleep=self._wait, monotonic=time.monotonic)
-        for module in (create, preemption, rest, start):
+        for module in (create, preemption, retries, start):
             patch = mock.patch.object(module, "time", clock)
             patch.start()
             self.addCleanup(patch.stop)
