@@ -2,7 +2,7 @@
 """Mediated devices: the types that a PCI function can create, and the devices that exist.
 
 Source: the kernel's Documentation/ABI/testing/sysfs-bus-vfio-mdev and drivers/vfio/mdev. Functions
-raise OSError if the kernel does not report what they read.
+raise OSError if the kernel does not report what they read. ``device`` is a function's sysfs folder.
 """
 
 from __future__ import annotations
@@ -48,8 +48,6 @@ def types(device: str) -> tuple[str, ...]:
     """Return the ids of the types of mediated devices that a function can create, sorted.
 
     They include types for other buses than PCI, for which :func:`facts` returns ``None``.
-
-    :param device: the function's sysfs folder
     """
     try:
         names = os.listdir(f"{device}/{_TYPES}")
@@ -59,10 +57,7 @@ def types(device: str) -> tuple[str, ...]:
 
 
 def registration(device: str) -> int | None:
-    """Return a number that changes when a driver registers types anew, ``None`` without types.
-
-    :param device: the function's sysfs folder
-    """
+    """Return a number that changes when a driver registers types anew, ``None`` without types."""
     try:
         return os.stat(f"{device}/{_TYPES}").st_ino
     except (FileNotFoundError, NotADirectoryError):

@@ -3,7 +3,7 @@
 
 Source: the kernel's Documentation/ABI/testing/sysfs-bus-pci; NVIDIA's vGPU user guide on
 vendor-specific VFIO, and nvidia-vgpu-vfio of its driver, which writes ``current_vgpu_type`` and
-``creatable_vgpu_types``.
+``creatable_vgpu_types``. ``device`` is the sysfs folder of a card, or of a virtual function.
 """
 
 from __future__ import annotations
@@ -64,7 +64,6 @@ def virtual_functions(device: str) -> Mapping[str, PciAddress]:
     source is the kernel's links ``virtfn``, because a process that reads ``sriov_numvfs`` can hang
     in a driver.
 
-    :param device: the card's sysfs folder
     :raises OSError: if the kernel does not report them
     """
     links = [name for name in os.listdir(device) if _LINK.fullmatch(name)]
@@ -84,7 +83,6 @@ def _profile_folders(device: str, number: int) -> list[str]:
     Sources: the kernel's Documentation/ABI/testing/sysfs-driver-intel-xe-sriov; Intel's i915 for
     data centers, as intel/xpumanager reads it (core/src/vgpu/vgpu_manager.cpp).
 
-    :param device: the card's sysfs folder
     :param number: which of its functions, from 1
     """
     tiles = sorted(glob.glob(f"{glob.escape(device)}/drm/card*/*iov/vf{number}/gt*"))
@@ -131,7 +129,6 @@ def shows_limits(device: str) -> bool:
 def profiles(device: str) -> Profiles | None:
     """Return the vGPU types of a virtual function, ``None`` if it has no file of NVIDIA's driver.
 
-    :param device: the function's sysfs folder
     :raises OSError, ValueError: if the files exist but cannot be read or parsed
     """
     folder = f"{device}/nvidia"
