@@ -482,8 +482,8 @@ class Walking(live.Moving, stock.StockTestBase):
             if self.chance.random() < 0.5:
                 self.act(server, "revertResize")
             else:
-                self.note(f"confirm {server['id']}")
-                self.confirm(server, self._source(server["id"]))
+                with self.on(self._source(server["id"])):
+                    self.act(server, "confirmResize")
 
     # The oracle
 
@@ -687,7 +687,7 @@ class MediatedTest(Walking, stock.StockMediatedTestBase):
     SOME = 3
     OTHER = "CUSTOM_P4_4Q"
     OWN: ClassVar[Mapping[str, str]] = {"vgpus": "= 1"}
-    _is_chosen = True
+    _is_chosen = False
     WORDS = ({VGPU: "1"}, {VGPU: "2"}, {})
 
     def draw(self) -> None:
@@ -720,9 +720,8 @@ class MediatedTest(Walking, stock.StockMediatedTestBase):
         super().choose(driver)
         types = self._types if driver == STOCK else {}
         self.flags(enabled_mdev_types=list(types), group="devices")
-        self.flags(vgpu_types=list(self._types), group="gpu")
-        if not self._is_chosen:
-            CONF.clear_override("vgpu_types", "gpu")
+        if self._is_chosen:  # an override that is cleared still counts as one
+            self.flags(vgpu_types=list(self._types), group="gpu")
         devices.register_dynamic_opts(CONF)
         for name, (addresses, own) in types.items():
             self.flags(device_addresses=addresses, mdev_class=own, group=f"mdev_{name}")
