@@ -202,11 +202,11 @@ from nova_gpu.host import processes
 from nova_gpu.host.container import guest_processes
 from nova_gpu.host.pci import discovery
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.vfio.binding import Means
+from nova_gpu.host.vfio.binding import RebindSettings
 {first}
 roots = Roots(sysfs=pathlib.Path({str(self.host.roots.sysfs)!r}), proc=pathlib.Path("{self.proc}"))
 gpu = discovery.card_at(model.PciAddress.parse({self.CARD!r}), roots)
-print(guest_processes.end(gpu, Means(roots, pathlib.Path("/nowhere"), 60), [({self.uid}, 1000)]))
+print(guest_processes.end(gpu, RebindSettings(roots, pathlib.Path("/nowhere"), 60), [({self.uid}, 1000)]))
 """
         run = [*command, sys.executable, "-c", code]
         done = subprocess.run(run, check=False, capture_output=True, text=True)
