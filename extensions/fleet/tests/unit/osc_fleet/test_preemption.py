@@ -53,7 +53,7 @@ class DownCellTest(ReadingTestCase):
         for command, *arguments in (
             (preemption.Preempt, "two", "--project", "p1"),
             (preemption.Preempt, "--project", "p1"),
-            (move_commands.MakePlace, "two"),
+            (move_commands.MakeRoom, "two"),
             (move_commands.Drain, "host"),
             (move_commands.Defragment, "--flavor", "two"),
         ):
