@@ -21,6 +21,9 @@ from tests.fixtures import reasons
 
 ROOT = pathlib.Path(__file__).parents[2]
 DOC = ROOT / "doc/source"
+# With tables and commands, which are read slowly
+WORDS_A_MINUTE = 140
+WAY = ("install/index", "install/first-boot", "admin/passthrough", "user/extra-specs")
 
 
 def read(*pages: str) -> str:
@@ -69,9 +72,27 @@ class ReferenceTest(unittest.TestCase):
             self.assertTrue(any({*each} - {DOTS} for each in outputs), each)
 
 
+def messages() -> str:
+    """Return the words of all pages on troubleshooting."""
+    pages = sorted(DOC.glob("admin/troubleshooting-*.rst"))
+    return " ".join("".join(page.read_text() for page in pages).replace("``", " ").split())
+
+
+class LengthTest(unittest.TestCase):
+    """Pages are read in one go, and the way of an operator to the first guest in an hour."""
+
+    def test_no_page_is_longer_than_25_minutes(self) -> None:
+        for page in DOC.rglob("*.rst"):
+            self.assertLess(len(page.read_text().split()), 25 * WORDS_A_MINUTE, page)
+
+    def test_the_way_of_an_operator_takes_40_minutes(self) -> None:
+        text = (ROOT / "README.rst").read_text() + read(*WAY)
+        self.assertLess(len(text.split()), 40 * WORDS_A_MINUTE)
+
+
 class TroubleshootingTest(unittest.TestCase):
     def test_each_error_has_its_entry(self) -> None:
-        described = " ".join(read("admin/troubleshooting").replace("``", " ").split())
+        described = messages()
         lacking = {}
         found = 0
         modules = [
@@ -86,10 +107,10 @@ class TroubleshootingTest(unittest.TestCase):
                     if looked_for not in described:
                         lacking[looked_for] = module.name
         self.assertGreater(found, 100)
-        self.assertEqual({}, lacking, f"{'troubleshooting'} has no entry for these")
+        self.assertEqual({}, lacking, "the pages on troubleshooting have no entry for these")
 
     def test_each_kind_of_error_has_its_entry(self) -> None:
-        described = " ".join(read("admin/troubleshooting").replace("``", " ").split())
+        described = messages()
         for name, error in reasons.ERRORS.items():
             if not (parameters := reasons.parameters(error)):
                 continue  # a kind of kinds
