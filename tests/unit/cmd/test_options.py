@@ -202,3 +202,13 @@ class NovasOptionsTest(base.HostTestCase):
         )
         done = base.fresh(text)
         self.assertEqual("kvm kvm\n", done.stdout, done.stderr)
+
+    def test_the_scheduler_loads_all_at_its_start(self) -> None:
+        """Its files may be another release's from then on."""
+        text = (
+            "import sys, nova_gpu.scheduler.filters; from nova_gpu.core import extensions; "
+            "before = {*sys.modules}; extensions.load('nova_gpu.set_traits'); "
+            "print({*sys.modules} - before)"
+        )
+        done = base.fresh(text)
+        self.assertEqual("set()\n", done.stdout, done.stderr)

@@ -16,7 +16,7 @@ from nova.scheduler.host_manager import HostState
 from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import exception, sets
+from nova_gpu.core import exception
 from nova_gpu.core.exception import Reason
 from nova_gpu.core.flavor import summary
 from nova_gpu.core.flavor.request import GPURequest
@@ -24,6 +24,7 @@ from nova_gpu.core.flavor.request_group import GroupRequest
 from nova_gpu.core.scheduling import fit
 from nova_gpu.core.scheduling.stats import Report
 from nova_gpu.scheduler import host_reports, multi_create, placement
+from nova_gpu_fabric.core import set_traits
 
 LOG = logging.getLogger(__name__)
 
@@ -108,7 +109,7 @@ def _may_have_set(
 
     :param free: the number of free GPUs of *providers*
     """
-    boards = [sets.of_traits(placement.traits(context, uuid)) for uuid in providers]
+    boards = [set_traits.board(placement.traits(context, uuid)) for uuid in providers]
     known = [board for board in boards if board]
     in_sets = sum(len(board.free) for board in known)
     if len(known) < len(boards) or in_sets < free:
