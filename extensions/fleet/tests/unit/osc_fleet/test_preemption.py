@@ -19,7 +19,7 @@ from tests.fixtures.bases import reading
 # A full cloud in as many pages as 2,000 hosts and 16,000 servers are ([api]max_limit=1000), and how
 # many requests there are next to these. With all of the hosts each command takes minutes, in which
 # openstacksdk makes its servers.
-_HOSTS, _PAGES, _MOST = int(os.environ.get("NOVA_GPU_FLEET_HOSTS", 20)), 2, 12
+_HOSTS, _PAGES, _MOST = int(os.environ.get("NOVA_GPU_FLEET_HOSTS", 20)), 2, 13
 
 
 class ReadingTestCase(reading.ReadingTestCase):
@@ -53,7 +53,7 @@ class DownCellTest(ReadingTestCase):
         for command, *arguments in (
             (preemption.Preempt, "two", "--project", "p1"),
             (preemption.Preempt, "--project", "p1"),
-            (move_commands.MakePlace, "two"),
+            (move_commands.MakeRoom, "two"),
             (move_commands.Drain, "host"),
             (move_commands.Defragment, "--flavor", "two"),
         ):
