@@ -42,6 +42,7 @@ _SCRIPT = child.source(pathlib.Path(__file__).with_name("card_script.py"), proce
 _LOOKS = ("looking", "reading")
 _SETTLE_S = 5.0
 _SEE_KERNEL_LOG = "see the kernel's log about it"
+_SEARCHES_LONG = "end a process of the host that hangs, or raise [gpu]clean_timeout"
 _WITHOUT_RESET = (
     "; a card without a reset of its own needs a slot whose bus it does not share, or "
     "[gpu]require_reset = false"
@@ -379,6 +380,7 @@ def reset(gpu: model.GPU, means: RebindSettings, *, required: bool = True) -> No
     """Reset all functions of *gpu*, which must be bound to VFIO and not used by a guest.
 
     :param required: if false, a card that no method can reset passes, if it answers
+    :raises NotCleanedYet: if the search for processes that have it open takes too long
     :raises NotClean: if a function is not reset, or does not answer afterwards
     """
     address, roots = str(gpu.address), means.roots
@@ -416,7 +418,10 @@ def _still_in_use(gpu: model.GPU, means: RebindSettings) -> str | None:
                 return f"it is still in use by {open_devices.as_text(who)}"
             time.sleep(_LOOK_AGAIN_S)
     except child.Failed as error:
-        return f"the search for processes that have it open {error}"
+        reason = f"the search for processes that have it open {error}"
+        if isinstance(error, child.TimedOut):  # any process of the host may have caused that
+            raise exception.NotCleanedYet(str(gpu.address), reason, _SEARCHES_LONG) from error
+        return reason
     return None
 
 

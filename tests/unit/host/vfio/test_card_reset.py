@@ -14,6 +14,7 @@ import sys
 import termios
 
 import fixtures
+import testtools
 
 from nova_gpu.core import exception, model
 from nova_gpu.host import child
@@ -91,6 +92,10 @@ class ResetterTest(HostTestCase):
         (self.host.roots.proc / "812/fd").mkdir(parents=True)
         (self.host.roots.proc / "812/fd/7").symlink_to("/dev/null")
         self.assertIn("it is still in use by ? (pid 812)", self.reason(gpu, 1, required=False))
+        (self.host.roots.proc / "812/fd/7").unlink()
+        os.mkfifo(self.host.roots.proc / "812/maps")  # a process's memory that is locked
+        with testtools.ExpectedException(exception.NotCleanedYet, ".*did not answer within 1 s"):
+            binding.reset(gpu, self.means(1))
 
     def test_does_not_answer(self) -> None:
         gpu = self.add("flr", "flr")
