@@ -196,7 +196,7 @@ def other_types(report: Shadow, holdings: Iterable[StockHolding]) -> str | None:
     types = {group.vgpu_type for group in of_cards if group.vgpu_type}
     source = CONF.get_location("vgpu_types", "gpu")
     is_chosen = source is not None and source.location is not cfg.Locations.opt_default
-    if is_chosen or not types - own or len(types) == 1:
+    if is_chosen or not types - own or len(types | own) == 1:
         return None
     former = f"= {','.join(sorted(own))}, as" if own else "to what"
     return (

@@ -133,6 +133,8 @@ class PlanTest(test.NoDBTestCase):
         found = dataclasses.replace(report(own), groups=groups)
         said = adopt.other_types(found, [own])
         self.assertIn("nvidia-64, nvidia-66; set [gpu]vgpu_types = nvidia-64,", str(said))
+        other = dataclasses.replace(found, groups=groups[1:])
+        self.assertIn("set [gpu]vgpu_types = nvidia-64,", str(adopt.other_types(other, [own])))
         # No instance has any yet.
         empty = dataclasses.replace(report(), groups=groups, divided=frozenset({CARD}))
         self.assertIn("set [gpu]vgpu_types to what", str(adopt.other_types(empty, [])))
