@@ -38,7 +38,7 @@ SECOND = ("0000:84:00.0", "0000:85:00.0", "0000:88:00.0", "0000:89:00.0")
 
 
 class Host:
-    """Two sockets of four cards; a :class:`pool.Supply`."""
+    """Two sockets of four cards; a :class:`pool.FreeDevices`."""
 
     def __init__(self) -> None:
         gpus = [cards.placed(a, 0) for a in FIRST] + [cards.placed(a, 1) for a in SECOND]
