@@ -102,8 +102,6 @@ def _remote(connection: Any, server: Any, request: FlavorRequest) -> Iterator[st
     # Its diagnostics are one more request. Its cells may come from its image.
     try:
         listed, _ = servers.cards(connection, server)
-    except rest.NotPermitted:
-        raise
     except exceptions.CommandError as e:
         yield f"the NUMA nodes of its GPUs are unknown: {e}"
         return

@@ -148,9 +148,7 @@ def _held(connection: Any, server: Any) -> dict[str, Any]:
     held = providers.of_instance(connection, server.id)
     try:
         listed, reason = cards(connection, server) if held else ([], "")
-    except rest.NotPermitted:
-        raise
-    except exceptions.CommandError as e:  # its host does not answer; all else is known
+    except exceptions.CommandError as e:  # all else is known
         listed, reason = [], f"unknown: {e}"
     return {
         "host": server.hypervisor_hostname or "",

@@ -106,6 +106,28 @@ class SilentHostTest(ReadingTestCase):
                 self.assertIn("did not answer GET within 60 s", str(shown[field]))
                 self.assertLessEqual(others.items(), shown.items())
 
+    def test_a_user_who_may_read_all_but_diagnostics(self) -> None:
+        self.add_host("host", self.firm, 1)
+        (server,) = self.nova.servers
+        send = self.nova.send
+
+        def refuse(request: requests.PreparedRequest, *args: Any, **kwargs: Any) -> Any:
+            answer = send(request, *args, **kwargs)
+            if str(request.url).endswith("/diagnostics"):
+                answer.status_code = 403
+            return answer
+
+        with mock.patch.object(self.nova, "send", refuse):
+            for command, field, other in (
+                (servers.ShowServer, "cards", "groups"),
+                (explain.ExplainServer, "why", "hosts"),
+            ):
+                status, printed, said = self.shown(command, server["id"], "-f", "json")
+                self.assertEqual(0, status, said)
+                shown = json.loads(printed)
+                self.assertIn("unknown: Nova refused", str(shown[field]))
+                self.assertIn("host", str(shown[other]))
+
 
 class ReservedTest(ReadingTestCase):
     def test_without_a_request_for_each_group(self) -> None:
