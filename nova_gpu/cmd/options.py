@@ -31,8 +31,8 @@ def read(arguments: Sequence[str], prog: str) -> None:
     :func:`default_files`.
 
     :param arguments: the command line, without the program's name
-    :raises cfg.Error, OSError, ValueError: if a file or a value is invalid; :func:`message` describes
-        the error
+    :raises cfg.Error, OSError, ValueError: if a file or a value is invalid; :func:`message`
+        describes the error
     :raises SystemExit: for an invalid command line, and after --help
     """
     logging.register_options(CONF)

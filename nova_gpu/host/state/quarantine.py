@@ -150,8 +150,9 @@ def unavailable(
                 reason = f"it is in quarantine {former}{text}"
                 reasons_by_card[card.address] = _reasons(reason, record.way_out)
             else:
+                remedy = f"{record.remedy}; " if record.remedy else ""
                 reasons = _reasons(
-                    f"{record.address} was in quarantine {text}; {record.remedy}; GPUs of this "
+                    f"{record.address} was in quarantine {text}; {remedy}GPUs of this "
                     "product have other addresses now, and nova-gpu cannot tell which it is",
                     f"find that card, then run nova-gpu quarantine release {record.address}",
                 )

@@ -206,7 +206,8 @@ from nova_gpu.host.vfio.binding import RebindSettings
 {first}
 roots = Roots(sysfs=pathlib.Path({str(self.host.roots.sysfs)!r}), proc=pathlib.Path("{self.proc}"))
 gpu = discovery.card_at(model.PciAddress.parse({self.CARD!r}), roots)
-print(guest_processes.end(gpu, RebindSettings(roots, pathlib.Path("/nowhere"), 60), [({self.uid}, 1000)]))
+settings = RebindSettings(roots, pathlib.Path("/nowhere"), 60)
+print(guest_processes.end(gpu, settings, [({self.uid}, 1000)]))
 """
         run = [*command, sys.executable, "-c", code]
         done = subprocess.run(run, check=False, capture_output=True, text=True)
