@@ -57,15 +57,16 @@ NOTES = (
     "GPUWeigher with Nova's filters and weighers; on the host Nova's fit of the cells, our pool",
     "in Nova's tracker, and the choice before a start. Other: the same cards by an alias.",
     "Second host: a guest every two seconds until that part of the GPUs is in use. The host",
-    "claims up to 3 s after the scheduler and starts the guest up to 10 s later. Counted are",
-    "guests that it refuses then, or that lost their claim in Placement.",
+    "claims up to 3 s after the scheduler, prepares up to 1 s after that, as Nova does before it",
+    "makes volumes, and starts the guest up to 10 s later. Counted are guests that it refuses, or",
+    "that lost their claim in Placement.",
 )
 
 NODES, CPUS, MEMORY_MIB = 2, 9, 1 << 20  # of a host; of a node
 _CPUS_OF_GPU, _MIB_OF_GPU = 2, 192 << 10
 _ON_ONE = host_states.GPUS // NODES
 _ATTEMPTS = 3  # [scheduler]max_attempts
-_CLAIMED_S, _STARTED_S, _PERIOD_S = 3.0, 10.0, 60.0
+_CLAIMED_S, _PREPARED_S, _STARTED_S, _PERIOD_S = 3.0, 1.0, 10.0, 60.0
 _LIMITS = objects.NUMATopologyLimits(cpu_allocation_ratio=1.0, ram_allocation_ratio=1.0)
 
 
@@ -112,6 +113,9 @@ class Host:
         self.state.consume_from_request(spec)
         self.state.stats["num_instances"] = str(self.state.num_instances)
         return spec
+
+    def prepare(self, claimed: Any) -> None:
+        """Do what the driver does in ``prepare_for_spawn``."""
 
     def start(self, claimed: Any) -> bool:
         return True
@@ -184,8 +188,11 @@ class GPUHost(Host):
         _DATABASE[instance.uuid] = instance
         return instance
 
-    def start(self, claimed: Any) -> bool:
+    def prepare(self, claimed: Any) -> None:
         self._exchange.make(claimed, moves_cells=True)
+
+    def start(self, claimed: Any) -> bool:
+        self.prepare(claimed)
         held: Holdings = {self._cards: self._cards.held(claimed.resources)}
         if self._exchange.remote(claimed, held) is None:
             return True
@@ -273,6 +280,8 @@ class Fleet:
             yield chance.uniform(0, _CLAIMED_S)
             spec.numa_topology = wanted.obj_clone()
             if (claimed := host.claim(spec, count)) is not None:
+                yield chance.uniform(0, _PREPARED_S)
+                host.prepare(claimed)
                 yield chance.uniform(0, _STARTED_S)
                 if host.start(claimed):
                     outcome.starts += 1

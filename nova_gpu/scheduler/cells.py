@@ -7,6 +7,7 @@ which nodes they are (nova.virt.hardware.numa_fit_instance_to_host).
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import inspect
 import itertools
@@ -23,11 +24,12 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.exception import Reason
 from nova_gpu.core.flavor.request import GPURequest
-from nova_gpu.core.scheduling import fit, reasons
+from nova_gpu.core.scheduling import fit, rank, reasons
 from nova_gpu.core.scheduling.stats import Report
 from nova_gpu.core.topology import affinity
 from nova_gpu.core.topology.affinity import Affinity, Counts, Policy, Sockets
 from nova_gpu.scheduler import host_reports, placement
+from nova_gpu.scheduler.recent_choices import Choice
 
 LOG = logging.getLogger(__name__)
 
@@ -63,11 +65,15 @@ class GuestCells:
             return None
         return self.impossible([host]).log_text
 
-    def distance(self, host: HostState, report: Report) -> int:
+    def distance(self, host: HostState, report: Report, sent: Iterable[Choice] = ()) -> int:
         """Return how far from its cells a guest's GPUs would be, by those free in *report*.
 
         0: on the same nodes, 1: where the policy allows them, or unknown, 2: it has none there.
+
+        :param sent: the instances that the host has not claimed for yet, which come before it
         """
+        for other in sent:
+            host, report = _after(host, report, other)
         is_known = report.nodes is not None and host.numa_topology is not None
         if is_known and self._fits(host, report, Policy.REQUIRED, free=True):
             return 0
@@ -181,10 +187,33 @@ def _nodes(host: HostState) -> tuple[Sequence[int], Sockets]:
 def _fit(host: HostState, topology: objects.InstanceNUMATopology, nodes: Collection[int]) -> bool:
     """Return whether the cells of *topology* fit on these *nodes* of *host* now."""
     chosen = [cell for cell in host.numa_topology.cells if cell.id in nodes]
-    fitted = hardware.numa_fit_instance_to_host(
-        objects.NUMATopology(cells=chosen),
+    return _fitted(host, topology, chosen) is not None
+
+
+def _fitted(
+    host: HostState,
+    topology: objects.InstanceNUMATopology,
+    cells: Sequence[objects.NUMACell],
+) -> objects.InstanceNUMATopology | None:
+    """Return the cells of *topology* as the host's claim would put them on these of its *cells*."""
+    return hardware.numa_fit_instance_to_host(
+        objects.NUMATopology(cells=cells),
         topology.obj_clone(),  # Nova writes into it
         limits=host.limits.get("numa_topology"),
         **_NO_PCI,
     )
-    return fitted is not None
+
+
+def _after(host: HostState, report: Report, sent: Choice) -> tuple[HostState, Report]:
+    """Return *host* and *report* as they will be once the host has claimed for *sent*.
+
+    Nova puts cells on the nodes with the most room, not on those with the fewest GPUs.
+    """
+    fitted = None
+    if sent.cells and host.numa_topology:
+        fitted = _fitted(host, sent.cells, host.numa_topology.cells)
+    if fitted is None:
+        return host, rank.left(report, sent.request)
+    then = copy.copy(host)
+    then.numa_topology = hardware.numa_usage_from_instance_numa(host.numa_topology, fitted)
+    return then, rank.left(report, sent.request, frozenset(cell.id for cell in fitted.cells))

@@ -32,7 +32,9 @@ _BURST_S = 10.0
 _MOST = 4096
 
 
-class _Choice(NamedTuple):
+class Choice(NamedTuple):
+    """The choice of a host for an instance, or for one that is to follow."""
+
     made_at: float
     instance_uuid: str
     host_uuid: str
@@ -44,6 +46,8 @@ class _Choice(NamedTuple):
     anothers: bool = False
     # Of further instances of a multi-create request: its RequestSpec; else None
     spec: weakref.ref[objects.RequestSpec] | None = None
+    # The NUMA cells that the instance asks for
+    cells: objects.InstanceNUMATopology | None = None
 
     def is_of(self, spec: objects.RequestSpec | None) -> bool:
         """Return whether it is of further instances of *spec*, or of a request that has ended."""
@@ -62,7 +66,7 @@ class Taken:
         lately = choices.lately(self._now)
         self._in_burst = any(self._now - choice.made_at < _BURST_S for choice in lately[-1:])
         self._is_for_several = spec is not None and multi_create.has(spec)
-        self._by_host: dict[str, list[_Choice]] = {}
+        self._by_host: dict[str, list[Choice]] = {}
         for choice in lately:
             if choice.request.resource_class == resource_class and not choice.is_of(spec):
                 self._by_host.setdefault(choice.host_uuid, []).append(choice)
@@ -71,22 +75,26 @@ class Taken:
         return bool(self._by_host)
 
     def of(self, host: HostState, report: Report) -> Sequence[Request]:
-        """Return the requests sent to *host* that *report*, its present one, does not show.
+        """Return the requests sent to *host* that *report*, its present one, does not show."""
+        return [choice.request for choice in self.unreported(host, report)]
+
+    def unreported(self, host: HostState, report: Report) -> Sequence[Choice]:
+        """Return the choices of *host* that *report*, its present one, does not show.
 
         A newer report than that at the time of a choice shows the choice, unless it came before the
         host's claim: so a choice of the last seconds counts until as few devices are free as were
         to be free after it.
         """
-        requests = []
+        choices = []
         for choice in self._by_host.get(host.uuid, ()):
             if choice.report is report:
-                requests.append(choice.request)
+                choices.append(choice)
             elif self._now - choice.made_at >= _BURST_S:
                 self._choices.drop(choice)
             # Do not drop a choice earlier: other requests still have an older report before them.
             elif free(choice.request, report) > choice.left:
-                requests.append(choice.request)
-        return requests
+                choices.append(choice)
+        return choices
 
     def is_anothers(self, host: HostState, report: Report) -> bool:
         """Return whether another process is sending instances to *host* in a burst of requests.
@@ -138,7 +146,7 @@ class Choices:
     def __init__(self) -> None:
         # By the host's UUID: the report that was seen last, and since when
         self._seen: dict[str, tuple[Report, float]] = {}
-        self._made: collections.deque[_Choice] = collections.deque(maxlen=_MOST)
+        self._made: collections.deque[Choice] = collections.deque(maxlen=_MOST)
 
     def add(
         self,
@@ -149,19 +157,21 @@ class Choices:
         before: Sequence[Request] = (),
         *,
         anothers: bool = False,
+        cells: objects.InstanceNUMATopology | None = None,
     ) -> None:
         """Add the choice of *host* for an instance, unless a recent one exists for the instance.
 
         :param report: the host's report at the time of the choice
         :param before: the requests that the report does not show, from :meth:`Taken.of`
         :param anothers: the result of :meth:`Taken.is_anothers`
+        :param cells: the NUMA cells that the instance asks for
         """
         now = time.monotonic()
         # Nova weighs hosts again for the alternates of the last instance of a request.
         if all(choice.instance_uuid != instance_uuid for choice in self.lately(now)):
             left = free(request, report) - sum(other.count for other in (*before, request))
-            made = _Choice(now, instance_uuid, host.uuid, request, report, left, anothers)
-            self._made.append(made)
+            made = Choice(now, instance_uuid, host.uuid, request, report, left, anothers)
+            self._made.append(made._replace(cells=cells))
 
     def expect(
         self, spec: objects.RequestSpec, host: HostState, report: Report, request: Request
@@ -181,10 +191,10 @@ class Choices:
         now, reference = time.monotonic(), weakref.ref(spec)
         for n in range(1, 1 + min(rest, room // request.count)):
             left = room - n * request.count
-            made = _Choice(now, "", host.uuid, request, report, left, spec=reference)
+            made = Choice(now, "", host.uuid, request, report, left, spec=reference)
             self._made.append(made)
 
-    def drop(self, choice: _Choice) -> None:
+    def drop(self, choice: Choice) -> None:
         """Forget *choice*.
 
         Choices that a report shows are dropped because the next report may equal the one before it.
@@ -199,7 +209,7 @@ class Choices:
             seen = self._seen[host.uuid] = (report, now if seen else -_BURST_S)
         return now - seen[1] < _BURST_S
 
-    def lately(self, now: float) -> list[_Choice]:
+    def lately(self, now: float) -> list[Choice]:
         # Iterate over a copy, because other threads may add choices meanwhile.
         return [choice for choice in self._made.copy() if now - choice.made_at < _LASTS_S]
 

@@ -33,7 +33,7 @@ from nova_gpu.scheduler import (
     recent_choices,
     requested_gpus,
 )
-from nova_gpu.scheduler.recent_choices import Taken
+from nova_gpu.scheduler.recent_choices import Choice, Taken
 
 # For an instance without GPUs, the weight of a host with GPUs of which none is free. The weight of
 # a host without GPUs is 1.
@@ -109,7 +109,8 @@ class GPUWeigher(weights.BaseHostWeigher):  # type: ignore[misc]
         if "instance_uuid" in spec and (report := _report(best)):
             since = taken.of(best, report)
             uuid, anothers = spec.instance_uuid, taken.is_anothers(best, report)
-            self._choices.add(uuid, best, report, request, since, anothers=anothers)
+            cells = spec.numa_topology if "numa_topology" in spec else None
+            self._choices.add(uuid, best, report, request, since, anothers=anothers, cells=cells)
             self._choices.expect(spec, best, report, request)
 
     def _weigh_object(self, host_state: HostState, request_spec: objects.RequestSpec) -> float:
@@ -121,7 +122,7 @@ def with_gpus(
     request: Request,
     taken: Taken = recent_choices.NOTHING,
     policy: Sequence[int] | None = None,
-    distance: Callable[[HostState, Report], int] | None = None,
+    distance: Callable[[HostState, Report, Sequence[Choice]], int] | None = None,
 ) -> list[float]:
     """Return the weights of *hosts* for a request for whole cards or vGPUs, 0 for the worst.
 
@@ -131,6 +132,7 @@ def with_gpus(
 
     :param policy: the result of :func:`policy_ranks`
     :param distance: return how far from a guest's cells the free GPUs of a host and its report are
+        after the unreported choices
     """
     stated = request.arrangement.distribution if isinstance(request, GPURequest) else None
     distribution = stated or Distribution(CONF.gpu.distribution)
@@ -172,7 +174,7 @@ def with_gpus(
             (
                 _full(reported[0], multi_create.is_refused(host) or assumed[0]),
                 policy[place] if policy else 0,
-                distance(host, now) if distance else 0,
+                distance(host, report, taken.unreported(host, report)) if distance else 0,
                 anothers,
                 # The last devices of such a host are most likely taken already.
                 *((*rank.near_only(request, assumed), free < _FEW) if anothers else assumed[1:]),

@@ -88,11 +88,13 @@ def of_groups(request: GPURequest, report: Report, amounts: Mapping[int, int]) -
 
 
 @functools.lru_cache(maxsize=4096)
-def left(report: Report, request: Request) -> Report:
+def left(report: Report, request: Request, cells: frozenset[int] = frozenset()) -> Report:
     """Return the report that the host would make after it started an instance of *request*.
 
     What *report* does not tell is estimated: a larger set of a board's cards remains if as many
     cards do. A request that the host has no room for changes nothing.
+
+    :param cells: the NUMA nodes of the guest's cells, from which its GPUs are if possible
     """
     if isinstance(request, VGPURequest):
         divided = report.divided
@@ -115,11 +117,11 @@ def left(report: Report, request: Request) -> Report:
         )
         if cost == _FULL or report.free is None:
             continue
-        report = _without(report, number, part.count)
+        report = _without(report, number, part.count, cells)
     return report
 
 
-def _without(report: Report, number: int, count: int) -> Report:
+def _without(report: Report, number: int, count: int, on: frozenset[int]) -> Report:
     """Return *report* without the best *count* free GPUs of its group at index *number*."""
     cells = choose.rest(report.free[number] if report.free else (), count)
     most = sum(n for *_, n in cells)
@@ -133,17 +135,23 @@ def _without(report: Report, number: int, count: int) -> Report:
     free = _replaced(report.free or (), number, cells)
     nodes = report.nodes
     if nodes is not None:
-        nodes = _replaced(nodes, number, _taken(nodes[number], count))
+        nodes = _replaced(nodes, number, _taken(nodes[number], count, on))
     return dataclasses.replace(report, free=free, free_partitions=sets, near=near, nodes=nodes)
 
 
-def _taken(nodes: tuple[_Node, ...], count: int) -> tuple[_Node, ...]:
+def _taken(nodes: tuple[_Node, ...], count: int, on: frozenset[int]) -> tuple[_Node, ...]:
     """Return *nodes* with *count* fewer free GPUs.
 
-    They are those of one node, the one with the fewest if several have as many.
+    They are those of the nodes *on*, then of one node, the one with the fewest if several have as
+    many.
     """
     left = list(nodes)
-    order = sorted(range(len(left)), key=lambda n: (left[n][2] < count, abs(left[n][2] - count)))
+
+    def order_of(n: int) -> tuple[bool, bool, int]:
+        node, _, free = left[n]
+        return node not in on, free < count, abs(free - count)
+
+    order = sorted(range(len(left)), key=order_of)
     for number in order:
         node, total, free = left[number]
         taken = min(free, count)

@@ -11,6 +11,7 @@ from nova import objects, test
 from nova.scheduler import host_manager
 from nova.scheduler import weights as nova_weights
 from nova.virt import hardware
+from oslo_utils import uuidutils
 from oslo_utils.fixture import uuidsentinel as uuids
 
 from nova_gpu.core import exception, names
@@ -43,7 +44,7 @@ def cell(node: int, pinned: int) -> objects.NUMACell:
         memory_usage=0,
         pinned_cpus=set(sorted(cpus)[:pinned]),
         siblings=[{cpu} for cpu in cpus],
-        mempages=[],
+        mempages=[objects.NUMAPagesTopology(size_kb=4, total=1 << 28, used=0)],
         socket=node // 2,
     )
 
@@ -173,16 +174,31 @@ class CellsTest(test.NoDBTestCase):
                 self.assertEqual("b", found[0].obj.host)
                 self.assertEqual(set(expected), {each.obj.host for each in found[: len(expected)]})
 
+    def test_a_claim_that_is_under_way_takes_the_emptier_node(self) -> None:
+        """Nova puts the first guest's cell there, so that the second one fits on no node."""
+        hosts = [self.host("packed", {0: (4, 3), 1: (4, 4)}, (6, 5)), self.host("free", EVEN)]
+        weigher, found = GPUWeigher(), list[str]()
+        for gpus in (1, 4):
+            spec = self.spec(gpus)
+            spec.instance_uuid = uuidutils.generate_uuid()
+            handler = nova_weights.HostWeightHandler()
+            best, *_ = handler.get_weighed_objects([weigher], hosts, spec)
+            found.append(best.obj.host)
+        self.assertEqual(["packed", "free"], found)
+
     def test_recent_choices_count(self) -> None:
         """The GPUs that a report does not show yet are taken from one node."""
         (nodes,) = (tuple((node, *counts) for node, counts in EVEN.items()),)
         report = stats.Report(
             stats.HostStats("QEMU", (HOPPER,)), (((-1, 0, -1, -1, 8),),), nodes=(nodes,)
         )
-        for gpus, left in ((1, (3, 4)), (4, (0, 4)), (6, (0, 2))):
+        for gpus, cells, left in (
+            *((1, (), (3, 4)), (4, (), (0, 4)), (6, (), (0, 2))),
+            *((1, (1,), (4, 3)), (6, (1,), (2, 0))),
+        ):
             asked = request.of({"gpus": str(gpus)}).whole
             assert asked is not None
-            (after,) = rank.left(report, asked).nodes or ()
+            (after,) = rank.left(report, asked, frozenset(cells)).nodes or ()
             self.assertEqual(left, tuple(free for *_, free in after))
         wrong = dataclasses.replace(report, nodes=((), ()))
         self.assertRaises(exception.InvalidStats, stats.loads, stats.dumps(wrong))
