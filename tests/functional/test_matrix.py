@@ -151,6 +151,13 @@ class ReportTest(unittest.TestCase):
         self.assertEqual(twin, told.take(Found(twin)))
         self.assertIsNone(told.take(Found(twin, differences, is_hit=True)))
         self.assertEqual((2, 0), (told.counts["passed"], told.counts["failed"]))
+        # What is wrong on another host without GPUs is Nova's, too
+        texts = [f"its domain was {{'{host}': True}}" for host in ("host1", "host2")]
+        changed = [(oracle.Difference("changed", "A", text),) for text in texts]
+        told = report.Report(io.StringIO(), 1, [])
+        told.take(Found(own, changed=changed[0], is_hit=True))
+        told.take(Found(twin, changed=changed[1], is_hit=True))
+        self.assertEqual((2, 0), (told.counts["passed"], told.counts["failed"]))
         # Once more, and no oftener
         told = report.Report(io.StringIO(), 1, [own])
         told.take(Found(own, differences, is_hit=True))
