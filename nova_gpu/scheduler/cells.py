@@ -207,10 +207,11 @@ def _fitted(
 def _after(host: HostState, report: Report, sent: Choice) -> tuple[HostState, Report]:
     """Return *host* and *report* as they will be once the host has claimed for *sent*.
 
-    Nova puts cells on the nodes with the most room, not on those with the fewest GPUs.
+    Nova puts a cell on the node with the most room, not on the one with the fewest GPUs. Where it
+    puts several is not predicted: an image may ask for many, of which Nova tries all orders.
     """
     fitted = None
-    if sent.cells and host.numa_topology:
+    if sent.cells and len(sent.cells.cells) == 1 and host.numa_topology:
         fitted = _fitted(host, sent.cells, host.numa_topology.cells)
     if fitted is None:
         return host, rank.left(report, sent.request)

@@ -170,8 +170,10 @@ class Choices:
         # Nova weighs hosts again for the alternates of the last instance of a request.
         if all(choice.instance_uuid != instance_uuid for choice in self.lately(now)):
             left = free(request, report) - sum(other.count for other in (*before, request))
-            made = Choice(now, instance_uuid, host.uuid, request, report, left, anothers)
-            self._made.append(made._replace(cells=cells))
+            made = Choice(
+                now, instance_uuid, host.uuid, request, report, left, anothers, cells=cells
+            )
+            self._made.append(made)
 
     def expect(
         self, spec: objects.RequestSpec, host: HostState, report: Report, request: Request

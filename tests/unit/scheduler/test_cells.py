@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Mapping, Sequence
 
 from nova import exception as nova_exception
@@ -18,7 +19,10 @@ from nova_gpu.core import exception, names
 from nova_gpu.core.flavor import request
 from nova_gpu.core.scheduling import rank, stats
 from nova_gpu.core.scheduling.stats import GroupStats
+from nova_gpu.scheduler import host_reports
+from nova_gpu.scheduler.cells import wanted
 from nova_gpu.scheduler.filters import GPUFilter
+from nova_gpu.scheduler.recent_choices import Choice
 from nova_gpu.scheduler.weights import GPUWeigher
 from tests.fixtures.cloud_gpus import PlacementWithGPUs, request_spec
 
@@ -185,6 +189,20 @@ class CellsTest(test.NoDBTestCase):
             best, *_ = handler.get_weighed_objects([weigher], hosts, spec)
             found.append(best.obj.host)
         self.assertEqual(["packed", "free"], found)
+
+    def test_a_claim_of_many_cells_is_not_predicted(self) -> None:
+        """Where they no longer fit, all orders of eight cells on twelve nodes would be tried."""
+        asked = request.of({"gpus": "4"}).whole
+        assert asked is not None
+        host = self.host("full", {0: (4, 4)}, (0,) * 5 + (_CPUS,) * 7)
+        report = host_reports.report(host)
+        topology = self.spec(4, cells=8).numa_topology
+        sent = Choice(0.0, uuids.sent, host.uuid, asked, report, 0, cells=topology)
+        guest = wanted(self.spec(4), asked)
+        assert guest is not None and report is not None
+        began = time.process_time()
+        self.assertEqual(2, guest.distance(host, report, [sent]))
+        self.assertLess(time.process_time() - began, 2)
 
     def test_recent_choices_count(self) -> None:
         """The GPUs that a report does not show yet are taken from one node."""
