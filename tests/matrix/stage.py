@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -162,8 +163,12 @@ class Stage:
         for last in (False,) * _STARTS + (True,):
             try:
                 return start(host)
-            except (oslo_messaging.MessagingException, nova_exception.NovaException):
+            except oslo_messaging.MessagingException:
                 if last:
+                    raise
+            except nova_exception.NovaException as error:
+                frames = traceback.extract_tb(error.__traceback__)
+                if last or all(frame.name != "reboot_instance" for frame in frames):
                     raise
             for known, own in zip(by_host, kept, strict=True):
                 known[host] = own
