@@ -20,7 +20,7 @@ from nova_gpu.core.vgpu import vgpu_capacity
 from nova_gpu.core.vgpu.vgpu import DividedCard
 from nova_gpu.host.state import proofs, quarantine
 from nova_gpu.virt.health import failed_starts, monitor
-from nova_gpu.virt.inventory import discovery
+from nova_gpu.virt.inventory.discovery import Discovery, of_all
 
 _COLUMNS = (
     ("Address", "address"),
@@ -69,10 +69,10 @@ class Card:
 
 def run(command: Any, _: list[str]) -> int:
     """Run ``nova-gpu list``: print all cards of this host; return 0."""
-    host = this_host.discover()
-    rows = read(host)
+    discovery = this_host.discover()
+    rows = read(discovery)
     gpus = [card.gpu for card in rows]
-    held, cells, unknown = holders.read(host, gpus) if rows else ({}, {}, None)
+    held, cells, unknown = holders.read(discovery, gpus) if rows else ({}, {}, None)
     descriptions = [described(card, held, unknown, cells) for card in rows]
     if command.format == Format.JSON:
         print_json(descriptions)
@@ -83,7 +83,7 @@ def run(command: Any, _: list[str]) -> int:
     return 0
 
 
-def read(host: discovery.Discovery, watch: monitor.Watch | None = None) -> list[Card]:
+def read(discovery: Discovery, watch: monitor.Watch | None = None) -> list[Card]:
     """Return all cards, with the reasons for which nova-compute does not offer them.
 
     Reasons that only root may read are missing for other users.
@@ -91,38 +91,40 @@ def read(host: discovery.Discovery, watch: monitor.Watch | None = None) -> list[
     :param watch: a health monitor of earlier calls, which compares the cards with their state then
     :raises DiscoveryFailed: if the host's cards cannot be listed
     """
-    gpus = host.find()
-    watch = watch or monitor.Watch(host.roots, asks_nvml=host.delivery.shares_driver)
-    parts, others = host.in_parts(gpus)
+    gpus = discovery.find()
+    watch = watch or monitor.Watch(discovery.roots, asks_nvml=discovery.delivery.shares_driver)
+    parts, others = discovery.in_parts(gpus)
     divided = parts.keys() | others.keys()
-    linked = host.joined_cards.beside_parts((g for g in gpus if g.address not in divided), divided)
+    linked = discovery.joined_cards.beside_parts(
+        (g for g in gpus if g.address not in divided), divided
+    )
     reasons = availability.merge(
-        quarantine.unavailable(host.quarantine, gpus, host.roots),
+        quarantine.unavailable(discovery.quarantine, gpus, discovery.roots),
         watch.look(gpus),
-        quarantine.unbound(host.ways.unbound, gpus),
+        quarantine.unbound(discovery.deliveries.unbound, gpus),
         others,
-        discovery.of_all(Source.DIVISION, linked),
-        failed_starts.of_cards(gpus, parts, host.roots),
+        of_all(Source.DIVISION, linked),
+        failed_starts.of_cards(gpus, parts, discovery.roots),
     )
     left = [gpu for gpu in gpus if gpu.address not in reasons.keys() | parts.keys()]
-    reasons |= host_check.unavailable(host, left)
-    dirty = _dirty(host, [gpu for gpu in gpus if gpu.address not in parts])
+    reasons |= host_check.unavailable(discovery, left)
+    dirty = _dirty(discovery, [gpu for gpu in gpus if gpu.address not in parts])
     return [
         Card(gpu, reasons.get(gpu.address, ()), parts.get(gpu.address), dirty.get(gpu.address))
         for gpu in gpus
     ]
 
 
-def _dirty(host: discovery.Discovery, gpus: Sequence[GPU]) -> dict[PciAddress, str]:
+def _dirty(discovery: Discovery, gpus: Sequence[GPU]) -> dict[PciAddress, str]:
     """Return why cards may be unclean after a guest, by address; clean cards are not included.
 
     Not every user may read the proofs of cleaning.
     """
-    seen = proofs.see(gpus, host.roots)
+    seen = proofs.see(gpus, discovery.roots)
     return {
         gpu.address: f"{reason}; nova-compute cleans it in its next period, or says why it cannot"
         for gpu in gpus
-        if (reason := proofs.missing(host.proofs, gpu.address, gpu, seen.get(gpu.address)))
+        if (reason := proofs.missing(discovery.proofs, gpu.address, gpu, seen.get(gpu.address)))
     }
 
 

@@ -27,7 +27,7 @@ from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.pci import acs
 from nova_gpu.virt import counters
 from nova_gpu.virt.health import monitor
-from nova_gpu.virt.inventory import discovery
+from nova_gpu.virt.inventory.discovery import Discovery
 
 LOG = logging.getLogger(__name__)
 
@@ -121,7 +121,7 @@ def run(command: Any, _: list[str]) -> int:
 
 
 def main(
-    host: discovery.Discovery, listen: str, *, once: bool, stop: threading.Event | None = None
+    discovery: Discovery, listen: str, *, once: bool, stop: threading.Event | None = None
 ) -> int:
     """Serve the metrics until *stop* is set or the process ends; with *once* print them and return.
 
@@ -129,7 +129,7 @@ def main(
     :raises OSError: if the address cannot be listened at
     """
     registry = prometheus_client.CollectorRegistry()
-    registry.register(Metrics(host, pathlib.Path(NOVAS.state_path)))
+    registry.register(Metrics(discovery, pathlib.Path(NOVAS.state_path)))
     if once:
         print(prometheus_client.generate_latest(registry).decode(), end="")
         return 0
@@ -164,10 +164,10 @@ class Metrics(Collector):
     device node open, the card cannot be bound to vfio-pci.
     """
 
-    def __init__(self, host: discovery.Discovery, state_path: pathlib.Path) -> None:
-        self._discovery = host
+    def __init__(self, discovery: Discovery, state_path: pathlib.Path) -> None:
+        self._discovery = discovery
         self._state_path = state_path
-        self._watch = monitor.Watch(host.roots, asks_nvml=host.delivery.shares_driver)
+        self._watch = monitor.Watch(discovery.roots, asks_nvml=discovery.delivery.shares_driver)
         self._looking = threading.Lock()
         self._seen: tuple[float, list[core.Metric]] | None = None
 
@@ -178,8 +178,8 @@ class Metrics(Collector):
     def collect(self) -> Iterator[core.Metric]:
         with self._looking:
             if self._seen is None or time.monotonic() - self._seen[0] >= _FRESH_S:
-                listed_cards = list(self._look())
-                self._seen = time.monotonic(), listed_cards
+                metrics = list(self._look())
+                self._seen = time.monotonic(), metrics
             return iter(self._seen[1])
 
     def _look(self) -> Iterator[core.Metric]:
@@ -292,7 +292,7 @@ def _info(gpu: GPU) -> tuple[str, ...]:
 def _assigned(
     listed_cards: Iterable[Card], held: Mapping[PciAddress, tuple[str, ...]]
 ) -> Iterator[core.Metric]:
-    addresses = [address.gpu.address for address in listed_cards]
+    addresses = [card.gpu.address for card in listed_cards]
     counts = [((str(address),), len(held.get(address, ()))) for address in addresses]
     yield _gauge("nova_gpu_assigned", counts)
     pairs = [((str(address), uuid), 1) for address in addresses for uuid in held.get(address, ())]

@@ -10,7 +10,7 @@ from nova_gpu.core import device, exception
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu.vgpu import DividedCard
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
-from nova_gpu.virt.inventory import discovery
+from nova_gpu.virt.inventory.discovery import Discovery
 from nova_gpu.virt.usage import domains
 from nova_gpu.virt.usage.domains import DomainDevices
 
@@ -22,14 +22,14 @@ NodesByGuest = Mapping[str, Collection[int]]
 
 
 def read(
-    host: discovery.Discovery, gpus: Iterable[GPU]
+    discovery: Discovery, gpus: Iterable[GPU]
 ) -> tuple[Mapping[PciAddress, tuple[str, ...]], NodesByGuest, str | None]:
     """Return the uuids of the domains, running or not, that have each card, by card.
 
     The second value has the cells of those with cells, the third is why the domains are unknown,
     ``None`` if libvirt answered.
     """
-    named, unknown = by_domain(host, gpus, (), _DEADLINE_S)
+    named, unknown = by_domain(discovery, gpus, (), _DEADLINE_S)
     return by_card(named), cells(named), unknown
 
 
@@ -61,14 +61,14 @@ def remote(
 
 
 def by_domain(
-    host: discovery.Discovery,
+    discovery: Discovery,
     whole: Iterable[GPU],
     divided: Iterable[DividedCard],
     deadline_s: float,
 ) -> tuple[Mapping[str, DomainDevices], str | None]:
     """Return the devices of each domain by its uuid, and why they are unknown, or ``None``."""
-    made_vgpus = MadeVGPUs(host.vgpus).by_instance()
-    parts = domains.parts(whole, host.roots, divided, vgpus=made_vgpus)
+    made_vgpus = MadeVGPUs(discovery.vgpus).by_instance()
+    parts = domains.parts(whole, discovery.roots, divided, vgpus=made_vgpus)
     try:
         with waiting.shown("asking libvirt"):
             ask = waiting.within(deadline_s)

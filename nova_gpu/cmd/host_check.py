@@ -30,7 +30,8 @@ from nova_gpu.host.vfio import boot_configuration, open_devices, passthrough
 from nova_gpu.host.vgpu import virtual_functions
 from nova_gpu.virt.delivery import guest_address_space
 from nova_gpu.virt.health import failed_starts
-from nova_gpu.virt.inventory import discovery, joined_cards
+from nova_gpu.virt.inventory import joined_cards
+from nova_gpu.virt.inventory.discovery import Discovery, of_all, reached
 from nova_gpu.virt.sets import Sets
 
 # By the ID in os-release, since which version (NVIDIA's AI Enterprise 8)
@@ -53,28 +54,28 @@ class Finding:
     remarks: tuple[str, ...] = ()
 
 
-def check(host: discovery.Discovery, root: pathlib.Path) -> list[Finding]:
+def check(discovery: Discovery, root: pathlib.Path) -> list[Finding]:
     """Check all cards of the host and return the findings about each.
 
     :param root: the folder that contains /lib/modules
     :raises DiscoveryFailed: if the host's cards cannot be listed
     """
-    gpus = host.find()
-    parts, others = host.in_parts(gpus)
+    gpus = discovery.find()
+    parts, others = discovery.in_parts(gpus)
     reasons = availability.merge(
-        quarantine.unavailable(host.quarantine, gpus, host.roots),
-        quarantine.unbound(host.ways.unbound, gpus),
+        quarantine.unavailable(discovery.quarantine, gpus, discovery.roots),
+        quarantine.unbound(discovery.deliveries.unbound, gpus),
         others,
-        failed_starts.of_cards(gpus, parts, host.roots),
+        failed_starts.of_cards(gpus, parts, discovery.roots),
     )
     alike = collections.Counter(gpu.product for gpu in gpus if gpu.address not in parts)
     findings = [
-        _in_parts(host, gpu, parts[gpu.address], root, reasons.get(gpu.address, ()))
+        _in_parts(discovery, gpu, parts[gpu.address], root, reasons.get(gpu.address, ()))
         if gpu.address in parts
-        else _finding(host, gpu, root, reasons.get(gpu.address, ()), alike[gpu.product])
+        else _finding(discovery, gpu, root, reasons.get(gpu.address, ()), alike[gpu.product])
         for gpu in gpus
     ]
-    sets = host.ways.sets
+    sets = discovery.deliveries.sets
     return [_on_board(pair, gpu, sets) for pair, gpu in zip(findings, gpus, strict=True)]
 
 
@@ -85,7 +86,7 @@ def _on_board(finding: Finding, gpu: GPU, sets: Sets) -> Finding:
 
 
 def _in_parts(
-    host: discovery.Discovery, gpu: GPU, card: DividedCard, root: pathlib.Path, reasons: Reasons
+    discovery: Discovery, gpu: GPU, card: DividedCard, root: pathlib.Path, reasons: Reasons
 ) -> Finding:
     remark = "offered in parts, as vGPUs (see nova-gpu list)"
     if card.has_instances:
@@ -95,9 +96,9 @@ def _in_parts(
     obstacles, drivers = tuple(map(str, reasons)), {str(gpu.address): gpu.driver}
     remarks = (
         remark,
-        *_of_plain(gpu, card, root, host.roots),
-        *_of_migration(gpu, card, host.roots),
-        *_of_isolation(host, gpu),
+        *_of_plain(gpu, card, root, discovery.roots),
+        *_of_migration(gpu, card, discovery.roots),
+        *_of_isolation(discovery, gpu),
     )
     return Finding(str(gpu.address), _name(gpu), drivers, obstacles, () if obstacles else remarks)
 
@@ -114,7 +115,7 @@ def _of_plain(gpu: GPU, card: DividedCard, root: pathlib.Path, roots: Roots) -> 
             f"its function {min(plain)} is bound to vfio-pci, and not to xe-vfio-pci, which waits "
             "for the card's reset of it between two guests; bind it to that, or to no driver"
         )
-    if others := sorted(discovery.reached(gpu, card, roots) - {gpu.address}):
+    if others := sorted(reached(gpu, card, roots) - {gpu.address}):
         listed = ", ".join(map(str, others))
         yield f"its parts may reach the memory of {listed}: " + (
             "[gpu]split_link_groups lets several guests have them, which can read each other's"
@@ -153,7 +154,7 @@ def _name(gpu: GPU) -> str:
 
 
 def _finding(
-    host: discovery.Discovery, gpu: GPU, root: pathlib.Path, known: Reasons, alike: int
+    discovery: Discovery, gpu: GPU, root: pathlib.Path, known: Reasons, alike: int
 ) -> Finding:
     """Check one card.
 
@@ -161,38 +162,40 @@ def _finding(
     :param alike: how many cards of its product the host has
     """
     functions = gpu.functions
-    broken = host_health.unusable(gpu, host.roots)
-    own = (*known, broken, *host.of_card(gpu)[:1])
+    broken = host_health.unusable(gpu, discovery.roots)
+    own = (*known, broken, *discovery.of_card(gpu)[:1])
     reasons = [str(function) for function in own if function]
     remarks: tuple[str, ...] = ()
-    if not host.delivery.shares_driver:
-        reasons += passthrough.obstacles(gpu, host.roots, guest_address_space.of_host(host.roots))
-        reasons += _module_missing(host.roots, root)
+    if not discovery.delivery.shares_driver:
+        reasons += passthrough.obstacles(
+            gpu, discovery.roots, guest_address_space.of_host(discovery.roots)
+        )
+        reasons += _module_missing(discovery.roots, root)
     try:
-        drivers = {str(function): iommu.driver(function, host.roots) for function in functions}
-        if not host.delivery.shares_driver:
-            reasons += in_use(gpu, host.roots)
-            remarks = () if reasons else tuple(_remarks(host, gpu, root, alike))
+        drivers = {str(function): iommu.driver(function, discovery.roots) for function in functions}
+        if not discovery.delivery.shares_driver:
+            reasons += in_use(gpu, discovery.roots)
+            remarks = () if reasons else tuple(_remarks(discovery, gpu, root, alike))
         elif not reasons:
-            remarks = tuple(_of_partitions(gpu, host.roots))
+            remarks = tuple(_of_partitions(gpu, discovery.roots))
     except (OSError, ValueError) as error:
         drivers = {}
         reasons.append(passthrough.unread(error))
     return Finding(str(gpu.address), _name(gpu), drivers, tuple(dict.fromkeys(reasons)), remarks)
 
 
-def unavailable(host: discovery.Discovery, gpus: Iterable[GPU]) -> dict[PciAddress, Reasons]:
+def unavailable(discovery: Discovery, gpus: Iterable[GPU]) -> dict[PciAddress, Reasons]:
     """Return why *gpus* would not be offered because of the host's state or its options, by card.
 
     Open device nodes are a reason on KVM hosts; users other than root see their own only.
     """
     reasons = {}
     for gpu in gpus:
-        if own := host.of_card(gpu):
+        if own := discovery.of_card(gpu):
             reasons[gpu.address] = own
-        elif not host.delivery.shares_driver:
-            for text in in_use(gpu, host.roots):
-                reasons |= discovery.of_all(Source.IN_USE, {gpu.address: text})
+        elif not discovery.delivery.shares_driver:
+            for text in in_use(gpu, discovery.roots):
+                reasons |= of_all(Source.IN_USE, {gpu.address: text})
     return reasons
 
 
@@ -223,8 +226,8 @@ def _holders(gpu: GPU, roots: Roots) -> str:
     return open_devices.as_text(holder for holder in holders if holder[2] or os.geteuid() == 0)
 
 
-def _remarks(host: discovery.Discovery, gpu: GPU, root: pathlib.Path, alike: int) -> Iterator[str]:
-    roots = host.roots
+def _remarks(discovery: Discovery, gpu: GPU, root: pathlib.Path, alike: int) -> Iterator[str]:
+    roots = discovery.roots
     if not iommu.is_prepared(gpu.functions, roots):
         first = "it is bound to vfio-pci when a guest gets it and given back afterwards"
         unbound = [f for f in gpu.functions if not iommu.is_with_vfio(f, roots)]
@@ -241,17 +244,17 @@ def _remarks(host: discovery.Discovery, gpu: GPU, root: pathlib.Path, alike: int
     if card := passthrough.card_bars(gpu, roots):
         size = address_space.in_gib(address_space.window(card))
         yield f"it maps {size} GiB of memory; {_largest_guest(card, roots, alike)}"
-    unlimited = guest_address_space.unlimited(roots, host.libvirt_version())
+    unlimited = guest_address_space.unlimited(roots, discovery.libvirt_version())
     if unlimited and NOVAS.libvirt.cpu_mode in guest_address_space.AS_THE_HOST:
         yield unlimited
-    yield from _of_isolation(host, gpu)
+    yield from _of_isolation(discovery, gpu)
 
 
-def _of_isolation(host: discovery.Discovery, gpu: GPU) -> Iterator[str]:
-    if host.delivery.shares_driver:
+def _of_isolation(discovery: Discovery, gpu: GPU) -> Iterator[str]:
+    if discovery.delivery.shares_driver:
         return
-    yield from host.joined_cards.remarks(gpu.address)
-    if parameter := acs.unsafe_interrupts(host.roots):
+    yield from discovery.joined_cards.remarks(gpu.address)
+    if parameter := acs.unsafe_interrupts(discovery.roots):
         yield joined_cards.UNSAFE_INTERRUPTS.format(parameter)
 
 
@@ -295,12 +298,12 @@ def run(command: Any, _: list[str]) -> int:
     return main(this_host.discover(), pathlib.Path("/"), as_json=as_json)
 
 
-def main(host: discovery.Discovery, root: pathlib.Path, *, as_json: bool) -> int:
+def main(discovery: Discovery, root: pathlib.Path, *, as_json: bool) -> int:
     """Print the findings about all cards of the host.
 
     :returns: the exit status: 0 if the host has cards and guests can get each of them, else 1
     """
-    findings = check(host, root)
+    findings = check(discovery, root)
     if as_json:
         print_json([dataclasses.asdict(finding) for finding in findings])
     elif findings:

@@ -13,7 +13,7 @@ from nova_gpu.cmd import this_host
 from nova_gpu.core.model import GPU
 from nova_gpu.host.vfio import boot_configuration, passthrough
 from nova_gpu.virt.delivery import guest_address_space
-from nova_gpu.virt.inventory import discovery
+from nova_gpu.virt.inventory.discovery import Discovery
 
 
 def run(command: Any, _: list[str]) -> int:
@@ -23,7 +23,7 @@ def run(command: Any, _: list[str]) -> int:
     return main(this_host.discover(), root, apply=command.apply)
 
 
-def main(host: discovery.Discovery, root: pathlib.Path, *, apply: bool) -> int:
+def main(discovery: Discovery, root: pathlib.Path, *, apply: bool) -> int:
     """Print the configuration files, and write them below *root* if *apply*.
 
     vfio-pci keeps the ids that other files give it. Write nothing if another file or the kernel's
@@ -31,15 +31,15 @@ def main(host: discovery.Discovery, root: pathlib.Path, *, apply: bool) -> int:
 
     :returns: the exit status: 0, or 1 if there is no card to bind or nothing was written for that
     """
-    if host.delivery.shares_driver:
+    if discovery.delivery.shares_driver:
         print(
             "nova-gpu: [libvirt]virt_type = lxc: guests of this host use its cards through their "
             "own drivers, so there is nothing to prepare.",
             file=sys.stderr,
         )
         return 1
-    gpus = list(_fit(host))
-    ids, shared = boot_configuration.own_ids(gpus, host.roots) if gpus else ([], {})
+    gpus = list(_fit(discovery))
+    ids, shared = boot_configuration.own_ids(gpus, discovery.roots) if gpus else ([], {})
     for function, other in sorted(shared.items()):
         print(
             f"nova-gpu: {function} is bound when a guest gets it: {other}, which stays with the "
@@ -47,7 +47,9 @@ def main(host: discovery.Discovery, root: pathlib.Path, *, apply: bool) -> int:
             file=sys.stderr,
         )
     functions = (function for gpu in gpus for function in gpu.functions)
-    for function, driver in boot_configuration.taken_before(functions, root, host.roots).items():
+    for function, driver in boot_configuration.taken_before(
+        functions, root, discovery.roots
+    ).items():
         print(
             f"nova-gpu: {function} is bound when a guest gets it: its driver {driver} is built "
             "into the kernel and takes it before vfio-pci is loaded",
@@ -56,7 +58,7 @@ def main(host: discovery.Discovery, root: pathlib.Path, *, apply: bool) -> int:
     if not ids:
         print("nova-gpu: this host has no card to prepare.", file=sys.stderr)
         return 1
-    others = boot_configuration.other_ids(root, host.roots)
+    others = boot_configuration.other_ids(root, discovery.roots)
     union = sorted({*ids, *(name for line in others for name in line.ids)})
     overridden = [line for line in others if line.wins and not set(ids) <= set(line.ids)]
     for line in overridden:
@@ -69,7 +71,7 @@ def main(host: discovery.Discovery, root: pathlib.Path, *, apply: bool) -> int:
     if overridden:
         return 1
     extras = [name for name in union if name not in ids]
-    arguments = boot_configuration.kernel_arguments(union, root, host.roots)
+    arguments = boot_configuration.kernel_arguments(union, root, discovery.roots)
     texts = boot_configuration.texts(union, arguments, root, extras)
     changed = (boot_configuration.write if apply else boot_configuration.changes)(texts, root)
     for name, text in texts.items():
@@ -89,15 +91,15 @@ def main(host: discovery.Discovery, root: pathlib.Path, *, apply: bool) -> int:
     return 0
 
 
-def _fit(host: discovery.Discovery) -> Iterable[GPU]:
+def _fit(discovery: Discovery) -> Iterable[GPU]:
     """Yield the cards that can be bound to vfio-pci at boot for guests.
 
     Print on standard error why the others are left out.
     """
-    room = guest_address_space.of_host(host.roots)
-    for gpu in host.find():
-        reasons = list(passthrough.lasting_obstacles(gpu, host.roots, room))
-        if withheld := host.kept(gpu):
+    room = guest_address_space.of_host(discovery.roots)
+    for gpu in discovery.find():
+        reasons = list(passthrough.lasting_obstacles(gpu, discovery.roots, room))
+        if withheld := discovery.kept(gpu):
             reasons.append(withheld)
         if not reasons:
             yield gpu

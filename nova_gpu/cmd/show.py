@@ -12,7 +12,7 @@ from nova_gpu.cmd import cards, holders, this_host
 from nova_gpu.cmd.output import Format, print_json
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host.pci import iommu
-from nova_gpu.virt.inventory import discovery
+from nova_gpu.virt.inventory.discovery import Discovery
 
 
 def run(command: Any, _: list[str]) -> int:
@@ -20,13 +20,13 @@ def run(command: Any, _: list[str]) -> int:
     return main(this_host.discover(), command.address, as_json=as_json)
 
 
-def main(host: discovery.Discovery, text: str, *, as_json: bool) -> int:
+def main(discovery: Discovery, text: str, *, as_json: bool) -> int:
     """Print the facts about the card at the PCI address *text*.
 
     :returns: the exit status: 0, or 1 if no GPU has a PCI function there
     """
     address = PciAddress.parse(text)
-    listed_cards = cards.read(host)
+    listed_cards = cards.read(discovery)
     card = next((card for card in listed_cards if address in card.gpu.functions), None)
     if card is None:
         print(
@@ -34,10 +34,10 @@ def main(host: discovery.Discovery, text: str, *, as_json: bool) -> int:
             file=sys.stderr,
         )
         return 1
-    held, cells, unknown = holders.read(host, [card.gpu for card in listed_cards])
+    held, cells, unknown = holders.read(discovery, [card.gpu for card in listed_cards])
     described = cards.described(card, held, unknown, cells)
     described["functions"] = {
-        str(function): _driver(function, host) for function in card.gpu.functions
+        str(function): _driver(function, discovery) for function in card.gpu.functions
     }
     if as_json:
         print_json(described)
@@ -46,9 +46,9 @@ def main(host: discovery.Discovery, text: str, *, as_json: bool) -> int:
     return 0
 
 
-def _driver(function: PciAddress, host: discovery.Discovery) -> str | None:
+def _driver(function: PciAddress, discovery: Discovery) -> str | None:
     try:
-        return iommu.driver(function, host.roots)
+        return iommu.driver(function, discovery.roots)
     except (OSError, ValueError) as error:
         return f"not readable: {error}"
 

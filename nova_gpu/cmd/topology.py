@@ -11,7 +11,7 @@ from nova_gpu.cmd import board, card_facts, cards, holders, this_host
 from nova_gpu.cmd.cards import Card
 from nova_gpu.cmd.output import NO_CARDS, Format, print_json
 from nova_gpu.core.model import PciAddress
-from nova_gpu.virt.inventory import discovery
+from nova_gpu.virt.inventory.discovery import Discovery
 
 _Held = Mapping[PciAddress, tuple[str, ...]]
 
@@ -20,12 +20,12 @@ def run(command: Any, _: list[str]) -> int:
     return main(this_host.discover(), as_json=command.format == Format.JSON)
 
 
-def main(host: discovery.Discovery, *, as_json: bool) -> int:
+def main(discovery: Discovery, *, as_json: bool) -> int:
     """Print the PCI tree and the links of the cards; return 0, even without cards."""
-    listed_cards = cards.read(host)
+    listed_cards = cards.read(discovery)
     gpus = [card.gpu for card in listed_cards]
-    held, cells, unknown = holders.read(host, gpus) if listed_cards else ({}, {}, None)
-    sets = host.ways.sets
+    held, cells, unknown = holders.read(discovery, gpus) if listed_cards else ({}, {}, None)
+    sets = discovery.deliveries.sets
     if as_json:
         described = [cards.described(card, held, unknown, cells) for card in listed_cards]
         for card, gpu in zip(described, gpus, strict=True):

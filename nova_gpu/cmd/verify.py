@@ -13,7 +13,7 @@ from typing import Any
 from nova_gpu.cmd import host_check, services, this_host, waiting
 from nova_gpu.cmd.output import Format, print_json
 from nova_gpu.core import boundary, exception, printable
-from nova_gpu.virt.inventory import discovery
+from nova_gpu.virt.inventory.discovery import Discovery
 from nova_gpu.virt.verify import contradictions, gather, repair
 from nova_gpu.virt.verify.sources import Difference
 
@@ -111,7 +111,7 @@ def run(command: Any, line: list[str]) -> int:
     return main(this_host.discover(), as_json=as_json, mend=command.repair)
 
 
-def main(discovered: discovery.Discovery, *, as_json: bool, mend: bool) -> int:
+def main(discovery: Discovery, *, as_json: bool, mend: bool) -> int:
     """Compare the sources, repair if *mend*, and print the verdict; return the exit status."""
     try:
         services.connect()
@@ -120,9 +120,9 @@ def main(discovered: discovery.Discovery, *, as_json: bool, mend: bool) -> int:
         return INCOMPLETE
     host = services.libvirt()
 
-    unavailable = functools.partial(host_check.unavailable, discovered)
+    unavailable = functools.partial(host_check.unavailable, discovery)
     sources = gather.Sources(
-        discovered, host, services.Placement(), unavailable, waiting.within(_DEADLINE_S)
+        discovery, host, services.Placement(), unavailable, waiting.within(_DEADLINE_S)
     )
     with waiting.shown("comparing sysfs, libvirt, Nova's database and Placement"):
         verdict = judge(sources, mend=mend)

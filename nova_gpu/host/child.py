@@ -71,14 +71,14 @@ def script(text: str, *arguments: str) -> Sequence[str]:
     return [sys.executable, "-I", "-S", "-c", text, *arguments]
 
 
-def run(command: Sequence[str], timeout_s: float, words: bytes | None = None) -> bytes:
-    """Run *command* with the standard input *words*, and return its standard output.
+def run(command: Sequence[str], timeout_s: float, stdin: bytes | None = None) -> bytes:
+    """Run *command* with the standard input *stdin*, and return its standard output.
 
     :raises Failed: if it cannot be started or exits with an error
     :raises TimedOut: if it does not end within *timeout_s*
     """
     process = _start(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
-    status, output, errors = _communicate(process, timeout_s, words)
+    status, output, errors = _communicate(process, timeout_s, stdin)
     if status != 0:
         last = errors.decode(errors="replace").strip().rpartition("\n")[2]
         raise Failed(f"ended with {status}: {last or 'no message'}")
@@ -110,10 +110,10 @@ def _start(command: Sequence[str], **kwargs: Any) -> subprocess.Popen[bytes]:
 
 
 def _communicate(
-    process: subprocess.Popen[bytes], timeout_s: float, words: bytes | None = None
+    process: subprocess.Popen[bytes], timeout_s: float, stdin: bytes | None = None
 ) -> tuple[int, bytes, bytes]:
     try:
-        output, errors = process.communicate(words, timeout=timeout_s)
+        output, errors = process.communicate(stdin, timeout=timeout_s)
     except Exception as error:  # eventlet's Popen raises the class of its own copy of the module
         if type(error).__name__ != subprocess.TimeoutExpired.__name__:
             raise

@@ -19,8 +19,8 @@ _TOO_MANY = "raise [gpu]clean_timeout, or limit the processes of guests"
 @nova_gpu.privsep.entrypoint.entrypoint
 def reset(address: str) -> None:
     """Reset the GPU at *address*, as :func:`nova_gpu.host.vfio.binding.reset`."""
-    card, means = _card(model.PciAddress.parse(address)), nova_gpu.privsep.vfio.means
-    binding.reset(card, means(CONF.gpu.clean_timeout), required=CONF.gpu.require_reset)
+    card, settings = _card(model.PciAddress.parse(address)), nova_gpu.privsep.vfio.settings
+    binding.reset(card, settings(CONF.gpu.clean_timeout), required=CONF.gpu.require_reset)
 
 
 @nova_gpu.privsep.entrypoint.entrypoint
@@ -32,13 +32,13 @@ def end_processes(address: str) -> list[str]:
         for the processes does not end in time: guests may have very many
     :raises NotClean: if the search fails
     """
-    means, gpu = nova_gpu.privsep.vfio.means(CONF.gpu.clean_timeout), device.parse(address)
+    settings, gpu = nova_gpu.privsep.vfio.settings(CONF.gpu.clean_timeout), device.parse(address)
     card = _card(device.function(gpu))
-    if not means.roots.shows_all_processes():
+    if not settings.roots.shows_all_processes():
         raise exception.NotClean(address, open_devices.UNSEEN, open_devices.UNSEEN_REMEDY)
     uids = guest_processes.ranges(NOVAS.libvirt.uid_maps)
     try:
-        processes, left = guest_processes.end(_slot(gpu) or card, means, uids)
+        processes, left = guest_processes.end(_slot(gpu) or card, settings, uids)
     except child.Failed as error:
         reason = f"the search for processes that its guest left {error}"
         if isinstance(error, child.TimedOut):
@@ -57,12 +57,12 @@ def run_command(address: str) -> tuple[int, str]:
     :param address: a GPU's address, or the slot of a MIG instance
     :raises NotClean: if it cannot be run, or does not end in time
     """
-    gpu = device.parse(address)
-    mode = device.mode(gpu, NOVAS.libvirt.virt_type)
-    card = _card(device.function(gpu))
+    held_device = device.parse(address)
+    mode = device.mode(held_device, NOVAS.libvirt.virt_type)
+    card = _card(device.function(held_device))
     command, timeout_s = CONF.gpu.clean_command, CONF.gpu.clean_timeout
     try:
-        return clean_command.run(command, card, mode, timeout_s, slot=_slot(gpu))
+        return clean_command.run(command, card, mode, timeout_s, slot=_slot(held_device))
     except exception.InvalidOption as error:
         remedy = "correct the option, and clean the card"
         raise exception.NotClean(address, str(error), remedy) from error

@@ -27,13 +27,13 @@ def give_to_guests(address: str) -> None:
     card = model.PciAddress.parse(address)
     if privileged_cards.card(card, CONF.gpu) is None:
         raise exception.BindingFailed(address, privileged_cards.REASON, privileged_cards.REMEDY)
-    binding.give_to_guests(card, means(CONF.gpu.bind_timeout))
+    binding.give_to_guests(card, settings(CONF.gpu.bind_timeout))
 
 
 @nova_gpu.privsep.entrypoint.entrypoint
 def give_to_host(address: str) -> None:
     """Bind a card to its former drivers; the [gpu] options need not select it any more."""
-    binding.give_to_host(model.PciAddress.parse(address), means(CONF.gpu.bind_timeout))
+    binding.give_to_host(model.PciAddress.parse(address), settings(CONF.gpu.bind_timeout))
 
 
 @nova_gpu.privsep.entrypoint.entrypoint
@@ -45,12 +45,12 @@ def in_use(addresses: list[str]) -> dict[str, list[Holder]]:
     """
     cards = [model.PciAddress.parse(address) for address in addresses]
     try:
-        holders = binding.in_use(cards, means(CONF.gpu.bind_timeout))
+        holders = binding.in_use(cards, settings(CONF.gpu.bind_timeout))
     except child.Failed as error:
         unknown: Holder = (1, f"all processes: the search {error}", None)
         return {key: [unknown] for key in addresses}
     return {str(card): who for card, who in holders.items()}
 
 
-def means(timeout_s: float) -> RebindSettings:
+def settings(timeout_s: float) -> RebindSettings:
     return RebindSettings(Roots.of(CONF.gpu), records(), timeout_s)

@@ -73,10 +73,15 @@ def _remedy(exceeded: Collection[Any], instances: int) -> str:
     """
     more = "ask for more quota"
     if instances > 1:
-        fit = min((over.limit - over.current_usage) * instances // over.delta for over in exceeded)
+        fit = min(
+            (exceeded_limit.limit - exceeded_limit.current_usage)
+            * instances
+            // exceeded_limit.delta
+            for exceeded_limit in exceeded
+        )
         if fit > 0:
             return f"ask for at most {fit} of the {instances} instances at once, or {more}"
-    if any(over.current_usage for over in exceeded):
+    if any(exceeded_limit.current_usage for exceeded_limit in exceeded):
         return f"delete other instances of the project, or {more}"
     return more
 

@@ -79,13 +79,13 @@ class HostGPUs:
             libvirt_version.LibvirtVersion(lambda: host.get_connection().getLibVersion()),
             libvirt_version.LibvirtVersion(lambda: host.get_connection().getVersion()),
         )
-        ways = host_discovery.ways
-        watch = monitor.Watch(host_discovery.roots, asks_nvml=ways.whole.shares_driver)
+        deliveries = host_discovery.deliveries
+        watch = monitor.Watch(host_discovery.roots, asks_nvml=deliveries.whole.shares_driver)
         tracker = Tracker(lambda: virtapi._compute.rt)
         neighbours = Neighbours(tracker, host_discovery.roots)
         failed = FailedStarts(failed_starts.path(), host_discovery.roots)
         self._card_inventory = card_inventory = CardInventory(
-            ledger, ways, host_discovery.joined_cards, neighbours, failed
+            ledger, deliveries, host_discovery.joined_cards, neighbours, failed
         )
         proofs = Proofs(
             host_discovery.proofs, host_discovery.roots, host_discovery.identities, ledger
@@ -100,7 +100,7 @@ class HostGPUs:
         self.releases = releases = Releases(
             host_discovery, card_inventory, ledger, usage, reporter, watch.mended, vgpus, proofs
         )
-        ways.host_hooks.judge = functools.partial(
+        deliveries.host_hooks.judge = functools.partial(
             monitor.quarantine_left_mig,
             roots=host_discovery.roots,
             quarantine=releases.quarantine_fault,
@@ -119,9 +119,9 @@ class HostGPUs:
             repeats,
             hypervisor_type,
         )
-        self.refusals = Refusals(ways, assigned, vgpus.cards, ledger)
+        self.refusals = Refusals(deliveries, assigned, vgpus.cards, ledger)
         self.starts = Starts(
-            ways,
+            deliveries,
             vgpus,
             usage,
             reporter,
@@ -130,7 +130,9 @@ class HostGPUs:
             Exchange(assigned, tracker, neighbours),
             lost_reasons,
         )
-        self.moves = Moves(assigned, self.starts, vgpus, ways.sets, host_discovery.roots, nodename)
+        self.moves = Moves(
+            assigned, self.starts, vgpus, deliveries.sets, host_discovery.roots, nodename
+        )
         xids = Xids(host_discovery.roots)
         cards = Cards(
             host_discovery, watch, card_inventory, vgpus, proofs, releases, reporter, xids
@@ -150,7 +152,7 @@ class HostGPUs:
 
         :param guest: a nova.virt.libvirt.guest.Guest
         """
-        modules = self._discovery.ways.sets.modules
+        modules = self._discovery.deliveries.sets.modules
         return diagnostics.gpus(guest, self.assigned, self.vgpus.cards, self.roots, modules)
 
     def end(self, instance: objects.Instance) -> None:
@@ -161,4 +163,4 @@ class HostGPUs:
         :raises nova.exception.InstancePowerOffFailure: if its processes do not end
         """
         if self.has_gpus:
-            self._discovery.ways.host_hooks.ending(self._host, instance)
+            self._discovery.deliveries.host_hooks.ending(self._host, instance)

@@ -99,7 +99,7 @@ class Periods:
             )
         with contained("Failed to check the device nodes and libraries of containers"):
             cards = (*self.assigned.card_inventory.cards(), *self.cards.vgpus.containers_cards())
-            self.cards.discovery.ways.host_hooks.began(cards, self.stops.host)
+            self.cards.discovery.deliveries.host_hooks.began(cards, self.stops.host)
 
     def _load(self) -> None:
         """Import now what is imported when it is used, here and in the privileged process.
@@ -160,7 +160,7 @@ class Periods:
     def _look(self, starting: bool) -> bool:
         """Read the sources and act on changes; return whether all of them could be read."""
         is_read, releases, vgpus = True, self.cards.releases, self.cards.vgpus
-        ways = self.cards.discovery.ways
+        deliveries = self.cards.discovery.deliveries
         releases.write_again()
         releases.resume()
         say = self.cards.look()
@@ -184,8 +184,8 @@ class Periods:
                 # A card that could not be reset may take the host's driver with it.
                 dirty = device.cards(self.ledger.now.left())
                 stay = self.assigned.card_inventory.reserved() | dirty
-                ways.host_hooks.looked(self.assigned.card_inventory.cards(), stay)
-                ways.sets.part()
+                deliveries.host_hooks.looked(self.assigned.card_inventory.cards(), stay)
+                deliveries.sets.part()
                 if not starting:  # at the start Nova has not read its instances yet
                     self.stops.counting.tracker.forgive_builds(self.stops.host.get_hostname())
                     self._settle_moves()
@@ -196,7 +196,7 @@ class Periods:
                 is_read = False
                 if self.ledger.now.records is None:
                     self.cards.withhold_whole()
-        ways.host_hooks.domain_gone()
+        deliveries.host_hooks.domain_gone()
         if say:
             say()
         self.cards.note_faults()

@@ -37,7 +37,7 @@ class ShiftedMinorsTest(verifying.Verifying):
 
     def sources(self, host: str = "host1") -> gather.Sources:
         """Asked by a command, which has not looked before"""
-        return dataclasses.replace(super().sources(host), host=discovery.Discovery())
+        return dataclasses.replace(super().sources(host), discovery=discovery.Discovery())
 
     def test_no_new_guest_gets_it_until_this_one_has_ended(self) -> None:
         """It is reported once, in all places, and nothing is done to the guest."""

@@ -90,7 +90,7 @@ class TypedFunctionsTest(unittest.TestCase):
         """Debian 12's is too old for them: a newer one would do."""
         looked = discovery.Discovery(libvirt_version=this_host.version)
         parts, others = looked.in_parts(looked.find())
-        major, minor, micro = hostdev_parts.LIBVIRT
+        major, minor, micro = hostdev_parts.MIN_LIBVIRT
         newer = (major * 1000 + minor) * 1000 + micro
         if this_host.version() < newer:
             self.assertNotIn(self.card, parts)

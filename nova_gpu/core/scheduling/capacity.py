@@ -20,7 +20,7 @@ from nova_gpu.core.placement.inventory import Inventory
 from nova_gpu.core.sets import CardSets
 
 # If there are more combinations for one instance of several groups, only these first ones count.
-_MOST_WAYS = 64
+_MOST_COMBINATIONS = 64
 # With more states of the free GPUs on a host than this they are not all searched.
 _MOST_STATES = 2000
 # With more kinds of requests in a flavor the upper limit of its instances is rougher.
@@ -170,14 +170,14 @@ def can_hold(requests: Iterable[GroupRequest], groups: Collection[Group]) -> boo
     )
 
 
-def ways(
+def combinations(
     requests: Sequence[GroupRequest], groups: Sequence[Group], *, isolate: bool = False
 ) -> list[tuple[int, ...]]:
     """Return the combinations of *groups* from which one instance could get its GPUs now.
 
     A combination has, for each request group in *requests*, the index in *groups* of the group that
     serves it. Combinations that leave the fewest GPUs free come first. Only the first
-    :data:`_MOST_WAYS` are tried.
+    :data:`_MOST_COMBINATIONS` are tried.
     """
     choices = []
     for way in _possible(requests, groups, isolate):
@@ -202,7 +202,7 @@ def _possible(
         for part in requests
     ]
     counts = [part.count for part in requests]
-    for way in itertools.islice(itertools.product(*fitting), _MOST_WAYS):
+    for way in itertools.islice(itertools.product(*fitting), _MOST_COMBINATIONS):
         if not (isolate and len(set(way)) < len(way)) and _are_sets(way, counts, groups):
             yield way
 
@@ -266,12 +266,12 @@ def _packed(
     if len(counts) == 1 and not any(group.board for group in groups):
         return limit, True
     possible = list(_possible(requests, groups, isolate))
-    if len(possible) < _MOST_WAYS and math.prod(g.free + 1 for g in groups) < _MOST_STATES:
+    if len(possible) < _MOST_COMBINATIONS and math.prod(g.free + 1 for g in groups) < _MOST_STATES:
         return min(_searched(requests, groups, possible), limit), True
     served = 0
     while served < limit:
         # Of the ways in which most GPUs remain in whole places, the first one.
-        way = next(iter(ways(requests, groups, isolate=isolate)), None)
+        way = next(iter(combinations(requests, groups, isolate=isolate)), None)
         if way is None:
             break
         taken = dict.fromkeys(way, 0)

@@ -65,12 +65,12 @@ def rank(request: Request, report: Report, distribution: Distribution) -> Rank:
     return (full, apart, *far, *cost[0::2], -left, *cost[1::2])
 
 
-def near_only(request: Request, order: Rank) -> Rank:
-    """Return of *order* what the flavor asks for: points 2 and 3 of :func:`rank`.
+def near_only(request: Request, host_rank: Rank) -> Rank:
+    """Return of *host_rank* what the flavor asks for: points 2 and 3 of :func:`rank`.
 
     By the others several schedulers would send their instances to the same host, the fullest.
     """
-    return order[1:4] if isinstance(request, GPURequest) else ()
+    return host_rank[1:4] if isinstance(request, GPURequest) else ()
 
 
 def of_groups(request: GPURequest, report: Report, amounts: Mapping[int, int]) -> tuple[_Part, ...]:
@@ -121,7 +121,7 @@ def left(report: Report, request: Request, cells: frozenset[int] = frozenset()) 
     return report
 
 
-def _without(report: Report, number: int, count: int, on: frozenset[int]) -> Report:
+def _without(report: Report, number: int, count: int, cell_nodes: frozenset[int]) -> Report:
     """Return *report* without the best *count* free GPUs of its group at index *number*."""
     cells = choose.rest(report.free[number] if report.free else (), count)
     most = sum(n for *_, n in cells)
@@ -135,28 +135,28 @@ def _without(report: Report, number: int, count: int, on: frozenset[int]) -> Rep
     free = _replaced(report.free or (), number, cells)
     nodes = report.nodes
     if nodes is not None:
-        nodes = _replaced(nodes, number, _taken(nodes[number], count, on))
+        nodes = _replaced(nodes, number, _taken(nodes[number], count, cell_nodes))
     return dataclasses.replace(report, free=free, free_partitions=sets, near=near, nodes=nodes)
 
 
-def _taken(nodes: tuple[_Node, ...], count: int, on: frozenset[int]) -> tuple[_Node, ...]:
+def _taken(nodes: tuple[_Node, ...], count: int, cell_nodes: frozenset[int]) -> tuple[_Node, ...]:
     """Return *nodes* with *count* fewer free GPUs.
 
-    They are those of the nodes *on*, then of one node, the one with the fewest if several have as
+    They are those of the nodes *cell_nodes*, then of one node, the one with the fewest if several have as
     many.
     """
-    left = list(nodes)
+    remaining = list(nodes)
 
     def order_of(n: int) -> tuple[bool, bool, int]:
-        node, _, free = left[n]
-        return node not in on, free < count, abs(free - count)
+        node, _, free = remaining[n]
+        return node not in cell_nodes, free < count, abs(free - count)
 
-    order = sorted(range(len(left)), key=order_of)
+    order = sorted(range(len(remaining)), key=order_of)
     for number in order:
-        node, total, free = left[number]
+        node, total, free = remaining[number]
         taken = min(free, count)
-        left[number], count = (node, total, free - taken), count - taken
-    return tuple(left)
+        remaining[number], count = (node, total, free - taken), count - taken
+    return tuple(remaining)
 
 
 def _replaced(table: tuple[_T, ...], number: int, entry: _T) -> tuple[_T, ...]:

@@ -114,7 +114,7 @@ def computing(
 
 
 def end(
-    device: model.GPU | Slot, means: RebindSettings, uids: Sequence[Range]
+    device: model.GPU | Slot, settings: RebindSettings, uids: Sequence[Range]
 ) -> tuple[list[Process], list[Process]]:
     """Kill guests' processes that have *device*, whose guest has ended, open. Needs root.
 
@@ -124,19 +124,19 @@ def end(
     :raises Failed: if the search for the processes, or killing them, fails
     """
     devices = (
-        open_devices.of_instance(device, means.roots)
+        open_devices.of_instance(device, settings.roots)
         if isinstance(device, Slot)
-        else open_devices.numbers(device, means.roots)
+        else open_devices.numbers(device, settings.roots)
     )
     if not devices:
         return [], []
     request = {
-        "proc": str(means.roots.proc),
+        "proc": str(settings.roots.proc),
         "devices": sorted(devices),
         "uids": uids,
-        "timeout_s": means.timeout_s / 2,
+        "timeout_s": settings.timeout_s / 2,
     }
-    output = child.run(child.script(SCRIPT, json.dumps(request)), means.timeout_s)
+    output = child.run(child.script(SCRIPT, json.dumps(request)), settings.timeout_s)
     answer = json_text.parse(output)
     ended, left = (
         [Process(*process) for process in answer[outcome]] for outcome in ("ended", "left")

@@ -124,7 +124,7 @@ _adding = threading.Lock()
 _hanging: dict[model.PciAddress, tuple[subprocess.Popen[bytes], str]] = {}
 
 
-def give_to_guests(address: model.PciAddress, means: RebindSettings) -> None:
+def give_to_guests(address: model.PciAddress, settings: RebindSettings) -> None:
     """Bind all functions of the card to vfio-pci, except those that are bound to it already.
 
     Their present drivers are recorded first. If a function cannot be bound, all get their former
@@ -133,19 +133,19 @@ def give_to_guests(address: model.PciAddress, means: RebindSettings) -> None:
     :raises BindingFailed: if a process or the host's console uses the card, or the kernel fails
     """
     with _alone(address):
-        gpu = discovery.card_at(address, means.roots)
+        gpu = discovery.card_at(address, settings.roots)
         if gpu is None:
             raise _NotMoved("there is no GPU at this address", "see nova-gpu list")
         functions = gpu.functions
-        if iommu.is_prepared(functions, means.roots):
+        if iommu.is_prepared(functions, settings.roots):
             return
-        shown = consoles.console(functions, means.roots)
+        shown = consoles.console(functions, settings.roots)
         if shown:
             raise _NotMoved(shown, "make another display the host's in its firmware")
-        _load_driver(means)
-        before = former_drivers(means.records, address, means.roots)
-        now = _drivers(functions, means.roots)
-        others = {a: now[a] for a in now if not iommu.is_with_vfio(a, means.roots)}
+        _load_driver(settings)
+        before = former_drivers(settings.records, address, settings.roots)
+        now = _drivers(functions, settings.roots)
+        others = {a: now[a] for a in now if not iommu.is_with_vfio(a, settings.roots)}
         records = {item: former for item, former in before.items() if item not in others}
         # driver_override is usually empty. If an operator has set it, that is found before anything
         # is bound.
@@ -154,19 +154,19 @@ def give_to_guests(address: model.PciAddress, means: RebindSettings) -> None:
             formers = {other: FormerDriver(others[other], overrides[other]) for other in others}
             # A function that an earlier try left without a driver had the one in the record.
             formers |= {a: before[a] for a in others if now[a] is None and a in before}
-            record(means.records, address, {**records, **formers}, means.roots)
-            binding = _take(gpu, formers, records, overrides, means)
+            record(settings.records, address, {**records, **formers}, settings.roots)
+            binding = _take(gpu, formers, records, overrides, settings)
             if binding == overrides:
                 return
             overrides = binding
-        record(means.records, address, records, means.roots)
+        record(settings.records, address, records, settings.roots)
         raise _NotMoved(
             "its driver_override changes all the time",
             "find the program that writes it, and stop it",
         )
 
 
-def give_to_host(address: model.PciAddress, means: RebindSettings) -> None:
+def give_to_host(address: model.PciAddress, settings: RebindSettings) -> None:
     """Bind the card's functions to the drivers that :func:`give_to_guests` has recorded for them.
 
     Functions without a record stay as they are, as do those that the operator has bound to another
@@ -175,15 +175,15 @@ def give_to_host(address: model.PciAddress, means: RebindSettings) -> None:
     :raises BindingFailed: if a guest has the card, or the kernel fails
     """
     with _alone(address):
-        formers = former_drivers(means.records, address, means.roots)
-        gpu = discovery.card_at(address, means.roots) if formers else None
+        formers = former_drivers(settings.records, address, settings.roots)
+        gpu = discovery.card_at(address, settings.roots) if formers else None
         if gpu is not None:
-            now, roots = _drivers(gpu.functions, means.roots), means.roots
+            now, roots = _drivers(gpu.functions, settings.roots), settings.roots
             # After an attempt that failed, a function has no driver.
             ours = (a for a in now if now[a] is None or iommu.is_with_vfio(a, roots))
             back = {function: formers[function] for function in ours if function in formers}
-            _move(gpu, back, open_devices.numbers(gpu, roots), means)
-        record(means.records, address, {}, means.roots)
+            _move(gpu, back, open_devices.numbers(gpu, roots), settings)
+        record(settings.records, address, {}, settings.roots)
 
 
 @contextlib.contextmanager
@@ -208,7 +208,11 @@ def _drivers(functions: Iterable[model.PciAddress], roots: Roots) -> ByFunction:
 
 
 def _take(
-    gpu: model.GPU, formers: Formers, records: Formers, overrides: ByFunction, means: RebindSettings
+    gpu: model.GPU,
+    formers: Formers,
+    records: Formers,
+    overrides: ByFunction,
+    settings: RebindSettings,
 ) -> ByFunction:
     """Bind the functions of *formers* to vfio-pci, if their driver_override is as in *overrides*.
 
@@ -216,34 +220,34 @@ def _take(
     other functions. Return their present driver_override, which differs from *overrides* if
     nothing was bound.
     """
-    devices = open_devices.numbers(gpu, means.roots)
+    devices = open_devices.numbers(gpu, settings.roots)
     drivers = dict.fromkeys(formers, FormerDriver(iommu.DRIVER, iommu.DRIVER))
     try:
-        return _move(gpu, drivers, devices, means, overrides)
+        return _move(gpu, drivers, devices, settings, overrides)
     except _NotBegun:
-        record(means.records, gpu.address, records, means.roots)
+        record(settings.records, gpu.address, records, settings.roots)
         raise
     except _Hangs:
         raise  # it stays in the record, because it is unknown how the attempt ends
     except _NotMoved:
-        _undo(gpu, formers, records, means)
+        _undo(gpu, formers, records, settings)
         raise
 
 
-def _load_driver(means: RebindSettings) -> None:
-    if (means.roots.sysfs / "bus/pci/drivers" / iommu.DRIVER).is_dir():
+def _load_driver(settings: RebindSettings) -> None:
+    if (settings.roots.sysfs / "bus/pci/drivers" / iommu.DRIVER).is_dir():
         return
     try:
-        child.run(["modprobe", iommu.DRIVER], means.timeout_s)
+        child.run(["modprobe", iommu.DRIVER], settings.timeout_s)
     except child.Failed as error:
         reason = f"modprobe {iommu.DRIVER} {error}"
         raise _NotMoved(reason, "install the kernel's package of extra modules") from error
 
 
-def _undo(gpu: model.GPU, others: Formers, records: Formers, means: RebindSettings) -> None:
+def _undo(gpu: model.GPU, others: Formers, records: Formers, settings: RebindSettings) -> None:
     """Bind functions of *gpu* to their former drivers *others*, and remove those records."""
     try:
-        _move(gpu, others, (), means)
+        _move(gpu, others, (), settings)
     except _NotMoved as error:
         LOG.error(
             "Failed to return GPU %s to its former drivers after it was not bound to vfio-pci: %s; "
@@ -253,14 +257,14 @@ def _undo(gpu: model.GPU, others: Formers, records: Formers, means: RebindSettin
             error.remedy,
         )
     else:
-        record(means.records, gpu.address, records, means.roots)
+        record(settings.records, gpu.address, records, settings.roots)
 
 
 def _move(
     gpu: model.GPU,
     drivers: Formers,
     devices: Iterable[Number],
-    means: RebindSettings,
+    settings: RebindSettings,
     overrides: ByFunction | None = None,
 ) -> ByFunction:
     """Bind functions of *gpu* to *drivers*, and return driver_override of those in *overrides*.
@@ -275,12 +279,12 @@ def _move(
         return {}
     thought = {str(item): override for item, override in (overrides or {}).items()}
     task = {"devices": sorted(devices), "moves": moves, "overrides": thought}
-    if task["devices"] and not means.roots.shows_all_processes():
+    if task["devices"] and not settings.roots.shows_all_processes():
         raise _NotBegun(open_devices.UNSEEN, open_devices.UNSEEN_REMEDY)
     try:
-        answer = _ask(gpu.address, task, means)
+        answer = _ask(gpu.address, task, settings)
     except child.TimedOut as error:
-        _refuse_hanging(gpu.address, f" within {means.timeout_s:g} s ([gpu]bind_timeout)")
+        _refuse_hanging(gpu.address, f" within {settings.timeout_s:g} s ([gpu]bind_timeout)")
         step = _last_line(error.output)
         failed = _NotBegun if step.startswith(_LOOKS) else _NotMoved
         raise failed(f"{step} took too long ([gpu]bind_timeout)") from error
@@ -298,7 +302,7 @@ def _move(
 
 
 def _ask(
-    address: model.PciAddress, task: Mapping[str, Any], means: RebindSettings
+    address: model.PciAddress, task: Mapping[str, Any], settings: RebindSettings
 ) -> Mapping[str, Any]:
     """Have the script do its *task* with one card, and return its answer.
 
@@ -308,7 +312,7 @@ def _ask(
     """
     _refuse_hanging(address)
     try:
-        return _run(task, means)
+        return _run(task, settings)
     except child.TimedOut as error:
         _hanging[address] = error.process, _last_line(error.output)
         raise
@@ -328,10 +332,10 @@ def _refuse_hanging(address: model.PciAddress, limit: str = "") -> None:
     _hanging.pop(address, None)
 
 
-def _run(task: Mapping[str, Any], means: RebindSettings) -> Mapping[str, Any]:
-    roots = {"sysfs": str(means.roots.sysfs), "proc": str(means.roots.proc)}
-    words = json.dumps({**roots, "settle_s": _SETTLE_S, **task}).encode() + b"\n"
-    output = child.run(child.script(_SCRIPT), means.timeout_s, words)
+def _run(task: Mapping[str, Any], settings: RebindSettings) -> Mapping[str, Any]:
+    roots = {"sysfs": str(settings.roots.sysfs), "proc": str(settings.roots.proc)}
+    stdin = json.dumps({**roots, "settle_s": _SETTLE_S, **task}).encode() + b"\n"
+    output = child.run(child.script(_SCRIPT), settings.timeout_s, stdin)
     answer: Mapping[str, Any] = json_text.parse(_last_line(output))
     return answer
 
@@ -345,7 +349,7 @@ def _last_line(output: bytes) -> str:
 
 
 def in_use(
-    addresses: Iterable[model.PciAddress], means: RebindSettings
+    addresses: Iterable[model.PciAddress], settings: RebindSettings
 ) -> Mapping[model.PciAddress, list[Holder]]:
     """Return the processes of the host that have one of these cards open, by card.
 
@@ -353,13 +357,13 @@ def in_use(
 
     :raises Failed: if the search for them fails
     """
-    gpus = discovery.cards_at(addresses, means.roots)
-    devices_by_card = {gpu.address: open_devices.numbers(gpu, means.roots) for gpu in gpus}
+    gpus = discovery.cards_at(addresses, settings.roots)
+    devices_by_card = {gpu.address: open_devices.numbers(gpu, settings.roots) for gpu in gpus}
     devices = {device for devices in devices_by_card.values() for device in devices}
     if not devices:
         return {}
     who: dict[model.PciAddress, list[Holder]] = {}
-    for holder in _run({"devices": sorted(devices)}, means)["holders"]:
+    for holder in _run({"devices": sorted(devices)}, settings)["holders"]:
         for address, own in devices_by_card.items():
             if own and (holder[2] is None or not own.isdisjoint(map(tuple, holder[2]))):
                 who.setdefault(address, []).append(holder)
@@ -376,25 +380,25 @@ def in_use(
 # did.
 
 
-def reset(gpu: model.GPU, means: RebindSettings, *, required: bool = True) -> None:
+def reset(gpu: model.GPU, settings: RebindSettings, *, required: bool = True) -> None:
     """Reset all functions of *gpu*, which must be bound to VFIO and not used by a guest.
 
     :param required: if false, a card that no method can reset passes, if it answers
     :raises NotCleanedYet: if the search for processes that have it open takes too long
     :raises NotClean: if a function is not reset, or does not answer afterwards
     """
-    address, roots = str(gpu.address), means.roots
+    address, roots = str(gpu.address), settings.roots
     if not roots.shows_all_processes():
         raise exception.NotClean(address, open_devices.UNSEEN, open_devices.UNSEEN_REMEDY)
     remedy = f"{_SEE_KERNEL_LOG}; if the card stays in this state, boot the host"
     try:
-        error = _still_in_use(gpu, means)
+        error = _still_in_use(gpu, settings)
         if error is None:
             own = resets_functions(gpu, roots)
-            error = _reset(gpu, "functions" if own else _BUS, means)
+            error = _reset(gpu, "functions" if own else _BUS, settings)
             if error and not own:
                 remedy += _WITHOUT_RESET
-                error = error if required else _reset(gpu, None, means)
+                error = error if required else _reset(gpu, None, settings)
     except OSError as failure:
         error = str(failure)
     if error:
@@ -409,11 +413,11 @@ def resets_functions(gpu: model.GPU, roots: Roots) -> bool:
     return all(_has_method(function, roots) for function in gpu.functions)
 
 
-def _still_in_use(gpu: model.GPU, means: RebindSettings) -> str | None:
-    """Wait half of ``means.timeout_s``, as QEMU takes time to end; return who has the card open."""
-    deadline = time.monotonic() + means.timeout_s / 2
+def _still_in_use(gpu: model.GPU, settings: RebindSettings) -> str | None:
+    """Wait half of ``timeout_s``, as QEMU takes time to end; return who has the card open."""
+    deadline = time.monotonic() + settings.timeout_s / 2
     try:
-        while who := in_use([gpu.address], means).get(gpu.address):
+        while who := in_use([gpu.address], settings).get(gpu.address):
             if time.monotonic() > deadline:
                 return f"it is still in use by {open_devices.as_text(who)}"
             time.sleep(_LOOK_AGAIN_S)
@@ -447,20 +451,20 @@ def _is_alone(device: str) -> bool:
     return neighbours == 1
 
 
-def _reset(gpu: model.GPU, way: str | None, means: RebindSettings) -> str | None:
+def _reset(gpu: model.GPU, way: str | None, settings: RebindSettings) -> str | None:
     """Reset the card in this *way* of the script; return why that failed, else ``None``."""
     task = {
         "functions": [str(function) for function in gpu.functions],
         "way": way,
-        "vfio": str(means.roots.dev / "vfio"),
-        "wait_s": means.timeout_s / 2,
+        "vfio": str(settings.roots.dev / "vfio"),
+        "wait_s": settings.timeout_s / 2,
     }
     try:
-        error: str | None = _ask(gpu.address, task, means)["error"]
+        error: str | None = _ask(gpu.address, task, settings)["error"]
     except _Hangs:
         return "an earlier reset of it does not end"
     except child.TimedOut as failure:
-        return f"{_last_line(failure.output)} did not end in {means.timeout_s:g} s"
+        return f"{_last_line(failure.output)} did not end in {settings.timeout_s:g} s"
     except child.Failed as failure:
         return f"the process that resets it {failure}"
     return error

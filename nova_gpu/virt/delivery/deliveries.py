@@ -114,7 +114,7 @@ class Deliveries:
         """
         return self.parts.get(kind) or next(iter(self.parts.values()))
 
-    def deliveries(
+    def by_grant(
         self, grants: Iterable[_Grant], kind: Callable[[Slot], VGPUKind]
     ) -> Iterator[tuple[Delivery, list[_Grant]]]:
         """Yield each delivery, with those of a guest's *grants* that it delivers.
@@ -142,7 +142,7 @@ class Deliveries:
 
         :raises GPUError: as :meth:`nova_gpu.virt.delivery.delivery.Delivery.refuse`
         """
-        for delivery, own in self.deliveries(grants, kind):
+        for delivery, own in self.by_grant(grants, kind):
             if own:
                 delivery.refuse(instance, request, own)
 

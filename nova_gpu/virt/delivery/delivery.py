@@ -55,7 +55,7 @@ class Delivery(abc.ABC):
     ``share``: the threads of privsep's daemon for slow work, set only in nova-compute.
 
     Attributes of a delivery of parts. ``kind``: the kind of the PCI functions at which the parts
-    are made. ``words``: the name of such a part in data that hosts exchange; it must never change.
+    are made. ``part_name``: the name of such a part in data that hosts exchange; it must never change.
     """
 
     mode: DeliveryMode
@@ -64,7 +64,7 @@ class Delivery(abc.ABC):
     share: threads.DaemonShare
 
     kind: VGPUKind
-    words: str
+    part_name: str
 
     # Queries
 

@@ -251,8 +251,8 @@ class GuestWithCliques(vconfig.LibvirtConfigGuest):  # type: ignore[misc]
             device = etree.SubElement(override, f"{{{_QEMU}}}device", alias=str(function.alias))
             frontend = etree.SubElement(device, f"{{{_QEMU}}}frontend")
             value = str(function.clique)
-            words = {"name": "x-nv-gpudirect-clique", "type": "unsigned", "value": value}
-            etree.SubElement(frontend, f"{{{_QEMU}}}property", words)
+            attributes = {"name": "x-nv-gpudirect-clique", "type": "unsigned", "value": value}
+            etree.SubElement(frontend, f"{{{_QEMU}}}property", attributes)
         return element
 
 

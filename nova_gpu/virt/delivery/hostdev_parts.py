@@ -38,7 +38,7 @@ LOG = logging.getLogger(__name__)
 
 # Since this version libvirt accepts a function with managed='no' whatever VFIO driver it is bound
 # to (libvirt's NEWS).
-LIBVIRT = (10, 0, 0)
+MIN_LIBVIRT = (10, 0, 0)
 
 
 class HostdevParts(Delivery):
@@ -101,7 +101,7 @@ class MediatedDevices(HostdevParts):
     """
 
     kind = VGPUKind.MEDIATED
-    words = "a mediated device"
+    part_name = "a mediated device"
 
     def is_there(self, slot: Slot, instance_uuid: str, parent: Parent | None) -> bool:
         return mdev.is_there(device_uuid(instance_uuid, slot), self._roots)
@@ -190,7 +190,7 @@ class TypedFunctions(VirtualFunctions):
     """The delivery of virtual functions that NVIDIA's host driver has given a vGPU type."""
 
     kind = VGPUKind.TYPED
-    words = "a virtual function with a type"
+    part_name = "a virtual function with a type"
     managed = False  # the function stays with the driver that set its type
 
     def obstacle(self, card: GPU, functions: Sequence[PciAddress] = ()) -> str | None:
@@ -205,13 +205,13 @@ class TypedFunctions(VirtualFunctions):
 
         With an older libvirt a guest's start fails with "must be manually detached from the host".
         """
-        libvirt, wanted = self._libvirt_version(), ".".join(map(str, LIBVIRT))
+        libvirt, wanted = self._libvirt_version(), ".".join(map(str, MIN_LIBVIRT))
         if libvirt is None:
             return (
                 f"its virtual functions need libvirt {wanted} or newer, and this host's libvirt "
                 "does not report its version; check that it runs"
             )
-        if libvirt < versionutils.convert_version_to_int(LIBVIRT):
+        if libvirt < versionutils.convert_version_to_int(MIN_LIBVIRT):
             version = versionutils.convert_version_to_str(libvirt)
             return (
                 f"libvirt {version} starts no guest with virtual functions that stay with NVIDIA's "
@@ -224,7 +224,7 @@ class PlainFunctions(VirtualFunctions):
     """The delivery of virtual functions that have no vGPU type and no driver on the host."""
 
     kind = VGPUKind.PLAIN
-    words = "a virtual function as it is"
+    part_name = "a virtual function as it is"
     managed = True
 
     def _obstacle_of(self, function: PciAddress) -> str | None:

@@ -26,7 +26,7 @@ class MIGInstances(ContainerNodes):
     """
 
     kind = VGPUKind.INSTANCE
-    words = "a MIG instance"
+    part_name = "a MIG instance"
 
     def release(self, slot: Slot, instance_uuid: str | None, clean: Callable[[Slot], None]) -> None:
         clean(slot)

@@ -40,15 +40,15 @@ class CardInventory(DeviceInventory[GPUGroup, PciAddress]):
     def __init__(
         self,
         ledger: Ledger,
-        ways: Deliveries,
+        deliveries: Deliveries,
         joined_cards: JoinedCards,
         neighbours: Neighbours,
         failed_starts: FailedStarts,
     ) -> None:
         super().__init__(ledger)
-        self._ways = ways
-        self._sets = ways.sets
-        self._host_hooks = ways.host_hooks
+        self._deliveries = deliveries
+        self._sets = deliveries.sets
+        self._host_hooks = deliveries.host_hooks
         self._joined_cards = joined_cards
         self._neighbours = neighbours
         self._failed_starts = failed_starts
@@ -120,9 +120,9 @@ class CardInventory(DeviceInventory[GPUGroup, PciAddress]):
             groups = card_groups.offered(gpus, self._groups, mode, unavailable)
             groups = self._keeping_recorded(groups)
             self._groups = card_groups.reserving(groups, self._reserved_since)
-            if not self._ways.whole.shares_driver:
+            if not self._deliveries.whole.shares_driver:
                 self._most = {
-                    key: guest_address_space.most(group.gpus.values(), self._ways.roots)
+                    key: guest_address_space.most(group.gpus.values(), self._deliveries.roots)
                     for key, group in groups.items()
                 }
 
@@ -257,7 +257,7 @@ class CardInventory(DeviceInventory[GPUGroup, PciAddress]):
         own = provider_tree.traits(
             group.product, hypervisor_type, present, islands=islands, near=near
         )
-        if self._ways.reach_each_other(group.gpus.values()):
+        if self._deliveries.reach_each_other(group.gpus.values()):
             own |= {names.peer_access_trait()}
         sets = self._sets.offered(group.gpus.keys(), self.free(), None)
         return own | sets.traits() if sets else own

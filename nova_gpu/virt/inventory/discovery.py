@@ -92,11 +92,11 @@ class Discovery:
         )
         self._overrides = products.parse_overrides(CONF.gpu.product)
         self._linked = direct_links.parse(CONF.gpu.link_groups)
-        self.ways = Deliveries(self.roots, self.kept, ledger, libvirt_version, qemu_version)
-        self.delivery = self.ways.whole
+        self.deliveries = Deliveries(self.roots, self.kept, ledger, libvirt_version, qemu_version)
+        self.delivery = self.deliveries.whole
         self.libvirt_version = libvirt_version
         self._ledger = ledger
-        self.joined_cards = JoinedCards(self.ways.sets, self.roots, serves=ledger is not None)
+        self.joined_cards = JoinedCards(self.deliveries.sets, self.roots, serves=ledger is not None)
         self._open_cards = OpenCards(self.roots)
         self._nvml_facts: Mapping[PciAddress, nvml.NvmlFacts] = {}
 
@@ -120,8 +120,8 @@ class Discovery:
         ):
             self._nvml_facts = {**self._nvml_facts, **nvml.query(CONF.gpu.nvml_timeout)}
             gpus = self._discover()
-        self.ways.sets.look(gpus)
-        self.ways.look_again()
+        self.deliveries.sets.look(gpus)
+        self.deliveries.look_again()
         if not self.delivery.shares_driver:
             usage = self._ledger.now if self._ledger else None
             had = usage.counted() | usage.used | usage.taken() if usage else ()
@@ -145,8 +145,8 @@ class Discovery:
         :raises OSError: if the kernel's list of mediated devices cannot be read
         """
         made, gpus = MadeVGPUs(self.vgpus), {gpu.address: gpu for gpu in cards}
-        divided = self.ways.divided(gpus.values(), made.recorded_types())
-        shared, others = sorted_out(gpus, divided, self.ways)
+        divided = self.deliveries.divided(gpus.values(), made.recorded_types())
+        shared, others = sorted_out(gpus, divided, self.deliveries)
         parts = {address: card.card for address, card in shared.items()}
         own = {address: card.reasons for address, card in shared.items() if card.reasons}
         return parts, {**own, **held_in_parts(gpus, parts, made.instances()), **others}
@@ -193,7 +193,7 @@ class Discovery:
         of_sets = Scope.NEW if is_given else Scope.ALL
         reasons = (
             (self.delivery.obstacle(gpu), Source.HOST, Scope.ALL),
-            (self.ways.sets.why_not(gpu), Source.SETS, of_sets),
+            (self.deliveries.sets.why_not(gpu), Source.SETS, of_sets),
         )
         return tuple(
             Unavailable(text, "", source, scope) for text, source, scope in reasons if text
@@ -239,7 +239,9 @@ def of_all(source: Source, texts: Mapping[PciAddress, str]) -> dict[PciAddress, 
 
 
 def sorted_out(
-    gpus: Mapping[PciAddress, GPU], divided: Mapping[PciAddress, DividedCard], ways: Deliveries
+    gpus: Mapping[PciAddress, GPU],
+    divided: Mapping[PciAddress, DividedCard],
+    deliveries: Deliveries,
 ) -> tuple[dict[PciAddress, SharedCard], dict[PciAddress, Reasons]]:
     """Return the cards to offer as vGPUs, and why other cards are not offered at all.
 
@@ -251,8 +253,8 @@ def sorted_out(
     cards: dict[PciAddress, SharedCard] = {}
     others: dict[PciAddress, str] = {}
     for address, card in divided.items():
-        unfit = ways.sets.look_at_parts(gpus[address], card)
-        if reason := card.unread or _novas_own(card) or ways.ignored(gpus[address]):
+        unfit = deliveries.sets.look_at_parts(gpus[address], card)
+        if reason := card.unread or _novas_own(card) or deliveries.ignored(gpus[address]):
             others[address] = reason
         elif part := selected(card, unfit):
             for reasons_by_card in unfit.values():
@@ -260,23 +262,23 @@ def sorted_out(
             if card.sharing:
                 _report(address, _SHARING)
             if part.is_plain and (
-                text := virtual_functions.unlimited(address, len(part.parents), ways.roots)
+                text := virtual_functions.unlimited(address, len(part.parents), deliveries.roots)
             ):
                 _warn(address, text)
-            if reason := ways.obstacle(gpus[address], part):
+            if reason := deliveries.obstacle(gpus[address], part):
                 others[address] = reason
             else:
-                types = frozenset(ways.sets.withheld(gpus[address], part))
-                unavailable = ways.part_obstacles(gpus[address], part)
+                types = frozenset(deliveries.sets.withheld(gpus[address], part))
+                unavailable = deliveries.part_obstacles(gpus[address], part)
                 for text in unavailable.values():
                     _report(address, text)
                 withheld: dict[device.Device, Reasons] = {
                     slot: (Unavailable(text, "", Source.HOST),)
                     for slot, text in unavailable.items()
                 }
-                if reason := _undeclared(gpus[address], part, gpus.values(), ways.roots):
+                if reason := _undeclared(gpus[address], part, gpus.values(), deliveries.roots):
                     withheld[address] = (Unavailable(reason, "", Source.DIVISION),)
-                joined = reached(gpus[address], part, ways.roots)
+                joined = reached(gpus[address], part, deliveries.roots)
                 if CONF.gpu.split_link_groups:
                     joined = frozenset()
                 cards[address] = SharedCard(gpus[address], part, withheld, types, joined)
@@ -302,7 +304,11 @@ def sorted_out(
             )
     for address in gpus.keys() - cards.keys() - others.keys():
         gpu = gpus[address]
-        if reason := ways.ignored(gpu) or ways.undivided(gpu) or _novas_to_divide(address, gpus):
+        if (
+            reason := deliveries.ignored(gpu)
+            or deliveries.undivided(gpu)
+            or _novas_to_divide(address, gpus)
+        ):
             others[address] = reason
     return cards, of_all(Source.DIVISION, others)
 

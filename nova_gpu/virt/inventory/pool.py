@@ -101,9 +101,9 @@ class FreeDevices(Protocol):
 
     @abc.abstractmethod
     def hand_out(
-        self, addresses: Collection[Device], back: Collection[Device], assigned: Set[Any]
+        self, addresses: Collection[Device], unneeded: Collection[Device], assigned: Set[Any]
     ) -> None:
-        """Reserve *addresses* for a claim, and free *back*, which it drew but does not need."""
+        """Reserve *addresses* for a claim, and free *unneeded*, which it drew but does not need."""
 
 
 # The sets in the tree carry no state: the tree keeps an old set if a new one has equal elements,

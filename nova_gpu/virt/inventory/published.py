@@ -179,6 +179,6 @@ class DeviceInventory(pool.FreeDevices, Generic[GroupT, KeyT]):
         return self._ledger.now.recorded({uuid: key for key, uuid in uuids.items()})
 
     def hand_out(
-        self, addresses: Collection[Device], back: Collection[Device], assigned: Set[Any]
+        self, addresses: Collection[Device], unneeded: Collection[Device], assigned: Set[Any]
     ) -> None:
-        self._ledger.claim(addresses, back, assigned, CONF.gpu.claim_grace_period)
+        self._ledger.claim(addresses, unneeded, assigned, CONF.gpu.claim_grace_period)

@@ -83,14 +83,17 @@ class VGPUCards:
     """
 
     def __init__(
-        self, roots: Roots, ways: Deliveries, facts: division.TypesByFunction = MappingProxyType({})
+        self,
+        roots: Roots,
+        deliveries: Deliveries,
+        facts: division.TypesByFunction = MappingProxyType({}),
     ) -> None:
         """Create a reader that has not read any card yet.
 
         :param facts: as for :func:`nova_gpu.host.vgpu.division.divided`
         """
         self._roots = roots
-        self._ways = ways
+        self._deliveries = deliveries
         self._facts = facts
         self._reading = threading.Lock()
         self._lock = threading.Lock()
@@ -129,7 +132,7 @@ class VGPUCards:
         with self._reading:
             there = frozenset(mdev.devices(self._roots))
             divided = self._divided(gpus.values())
-            cards, others = discovery.sorted_out(gpus, divided, self._ways)
+            cards, others = discovery.sorted_out(gpus, divided, self._deliveries)
             with self._lock:
                 for address, before in self._read.cards.items():
                     if address in cards or address in whole:
@@ -202,7 +205,7 @@ class VGPUCards:
                 for address, card in divided.items():
                     if address not in cards:
                         continue
-                    unfit = self._ways.sets.look_at_parts(cards[address].gpu, card)
+                    unfit = self._deliveries.sets.look_at_parts(cards[address].gpu, card)
                     if selected := discovery.selected(card, unfit):
                         cards[address] = dataclasses.replace(cards[address], card=selected)
                 self._take_in(cards, there)
@@ -224,7 +227,7 @@ class VGPUCards:
 
     def _divided(self, gpus: Iterable[GPU]) -> dict[PciAddress, DividedCard]:
         """Return those of *gpus* that are divided or can be, and record their vGPU types."""
-        divided = self._ways.divided(gpus, self._facts)
+        divided = self._deliveries.divided(gpus, self._facts)
         news = {
             address: card.types
             for card in divided.values()

@@ -118,7 +118,7 @@ class Refusals:
     :param cards: the cards that guests get parts of, from which the kind of each part is known
     """
 
-    ways: Deliveries
+    deliveries: Deliveries
     assigned: InstanceDevices
     cards: VGPUCards
     ledger: Ledger
@@ -164,7 +164,7 @@ class Refusals:
         if not request.asks_for_gpus:
             return
         try:
-            self.ways.whole.refuse(instance, request, ())
+            self.deliveries.whole.refuse(instance, request, ())
         except exception.GPUError as error:
             raise nova_exception.InstanceFaultRollback(
                 expected(nova_exception.ResizeError(reason=str(error)))
@@ -218,12 +218,12 @@ class Refusals:
         :raises nova.exception.NoValidHost: if it is refused; the instance stays as it was
         """
         request = records.request_of(instance)
-        ways: list[Delivery] = []
+        deliveries: list[Delivery] = []
         if request.asks_for_gpus:
-            ways.append(self.ways.whole)
+            deliveries.append(self.deliveries.whole)
         if request.vgpu_words:
-            ways += self.ways.parts.values()
-        if reason := _first(ways, Operation.LIVE_MIGRATION):
+            deliveries += self.deliveries.parts.values()
+        if reason := _first(deliveries, Operation.LIVE_MIGRATION):
             raise expected(nova_exception.NoValidHost(reason=reason))
 
     def _refused_to_all(self, operation: Operation) -> str | None:
@@ -231,12 +231,14 @@ class Refusals:
 
         On a host without GPUs it is always ``None``.
         """
-        return self.ways.whole.unsupported(operation, has_gpus=False) if self.assigned else None
+        return (
+            self.deliveries.whole.unsupported(operation, has_gpus=False) if self.assigned else None
+        )
 
     def _refused(self, instance: objects.Instance, operation: Operation) -> str | None:
         """Return why a device of the instance does not support the operation, or ``None``."""
         devices = self.assigned.devices(instance.resources)
-        deliveries = self.ways.deliveries(devices, self.cards.look.kind)
+        deliveries = self.deliveries.by_grant(devices, self.cards.look.kind)
         return _first((delivery for delivery, own in deliveries if own), operation)
 
 

@@ -78,7 +78,7 @@ class Releases:
         # The quarantine entries that could not be written, by the card's address.
         self._unwritten: dict[PciAddress, Entry] = {}
         self._vgpus = vgpus
-        self._host_hooks = discovery.ways.host_hooks
+        self._host_hooks = discovery.deliveries.host_hooks
         self._roots = discovery.roots
         self._folder = discovery.quarantine
         self._discovery = discovery
@@ -245,7 +245,7 @@ class Releases:
             self._proofs.lacking(address, "it is being cleaned", remedy, logging.WARNING)
         self._reserve(self.unavailable())
         if cards:
-            self._discovery.ways.sets.part()
+            self._discovery.deliveries.sets.part()
 
     def quarantine(
         self,
@@ -342,7 +342,7 @@ class Releases:
                 self._release(card, owner)
 
             threads.for_each(release, released)
-            self._discovery.ways.sets.part()
+            self._discovery.deliveries.sets.part()
 
     def _release(self, card: GPU, owner: Owner | None) -> bool:
         """Clean *card* if it is dirty and no guest has it.

@@ -49,11 +49,11 @@ _UNCOUNTED = (exception.NotCounted, exception.QuotaExceeded)
 class Starts:
     """The starts of guests on one host.
 
-    :param ways: the deliveries of the host
+    :param deliveries: the deliveries of the host
     :param lost_reasons: the reasons why new guests did not start
     """
 
-    ways: Deliveries
+    deliveries: Deliveries
     vgpus: VGPUs
     usage_reader: UsageReader
     reporter: Reporter
@@ -89,7 +89,7 @@ class Starts:
         That may take seconds, in which Nova prepares the guest's network and volumes. Errors are
         ignored, because the guest's start tries again and raises them.
         """
-        if self.ways.whole.shares_driver or not self.assigned:
+        if self.deliveries.whole.shares_driver or not self.assigned:
             return  # then cards are not taken from the host
         with contextlib.suppress(Exception):
             self.exchange.make(instance, moves_cells=True)
@@ -97,9 +97,9 @@ class Starts:
             held: Holdings = {whole: self.assigned.held_of(whole, instance.resources)}
             start = Start(Kind.SPAWN, instance, held=held)
             # No card is taken from the host for a guest that cannot start with it.
-            self.ways.whole.refuse(instance, start.flavor, start.cards)
+            self.deliveries.whole.refuse(instance, start.flavor, start.cards)
             for card in start.cards:
-                self.ways.host_hooks.begin(card, instance.uuid)
+                self.deliveries.host_hooks.begin(card, instance.uuid)
 
     @contextlib.contextmanager
     def spawning(self, instance: objects.Instance) -> Iterator[Start]:
@@ -222,13 +222,15 @@ class Starts:
             stranding.refuse(start.instance, start.flavor, self.assigned.free, self.assigned.left)
         if start.chooses:
             self.proofs.refuse_unjudged(start.new)
-        self.ways.refuse(start.instance, start.flavor, start.grants, self.vgpus.cards.look.kind)
+        self.deliveries.refuse(
+            start.instance, start.flavor, start.grants, self.vgpus.cards.look.kind
+        )
         return "; ".join(overruled) or None
 
     def _prepare(self, start: Start) -> None:
         for card in start.cards:
-            self.ways.whole.prepare(card, start.instance.uuid)
-        self.ways.sets.join(start.devices, start.instance.uuid)
+            self.deliveries.whole.prepare(card, start.instance.uuid)
+        self.deliveries.sets.join(start.devices, start.instance.uuid)
         # What is made for a guest is removed after it; a whole card stays clean until it is given.
         self.proofs.revoke(start.slots)
         self.vgpus.make(start.instance.uuid, start.slots, start.flavor.vgpu_params)
@@ -302,7 +304,7 @@ class Starts:
             with self._doubted(instance), _in_novas_words(start), self._counted(start):
                 start = self._with_devices(start)
                 kind = self.vgpus.cards.look.kind
-                self.ways.refuse(instance, start.flavor, start.grants, kind)
+                self.deliveries.refuse(instance, start.flavor, start.grants, kind)
         except nova_exception.NovaException as error:
             # Nova keeps the new image's properties, and saves the instance with this one.
             if stated := guest_config.defined_machine_type(self.stops.host, instance):
@@ -331,7 +333,7 @@ class Starts:
             try:
                 yield devices_kept
             finally:
-                self.ways.host_hooks.started(instance_uuid)
+                self.deliveries.host_hooks.started(instance_uuid)
 
     def is_reboot_hard(self, instance: objects.Instance) -> bool:
         """Return whether a soft reboot of the instance must become a hard one.
@@ -339,7 +341,7 @@ class Starts:
         A soft reboot starts the domain as it is defined, and its device nodes may by now lead to
         another card; a hard reboot defines the domain anew.
         """
-        if not self.ways.whole.needs_hard_reboot:
+        if not self.deliveries.whole.needs_hard_reboot:
             return False
         supplies, resources = self.assigned.supplies, instance.resources or ()
         has_any = any(supply.counts(resource) for resource in resources for supply in supplies)
@@ -361,7 +363,7 @@ class Starts:
             self._refuse_unheld(instance, start.devices)
             self.proofs.revoke(start.devices)
             elements: list[GuestDevice] = []
-            for delivery, own in self.ways.deliveries(start.grants, self.vgpus.cards.look.kind):
+            for delivery, own in self.deliveries.by_grant(start.grants, self.vgpus.cards.look.kind):
                 elements += delivery.render(instance, start.flavor, guest, own)
             if start.devices:
                 parts = [

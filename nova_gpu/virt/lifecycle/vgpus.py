@@ -73,13 +73,15 @@ class VGPUs:
         self._roots = discovery.roots
         self._ledger = ledger
         self._made = MadeVGPUs(discovery.vgpus)
-        self.cards = vgpu_cards.VGPUCards(self._roots, discovery.ways, self._made.recorded_types())
+        self.cards = vgpu_cards.VGPUCards(
+            self._roots, discovery.deliveries, self._made.recorded_types()
+        )
         self.retries = Retries(self._card_of)
         self.vgpu_inventory = VGPUInventory(
             self.cards,
             self._made,
             ledger,
-            discovery.ways.sets,
+            discovery.deliveries.sets,
             discovery.joined_cards.unseparated_cards,
         )
         self._failed = failed
@@ -134,7 +136,7 @@ class VGPUs:
         return vgpus
 
     def way(self, slot: Slot) -> Delivery:
-        return self._discovery.ways.part(self.cards.look.kind(slot))
+        return self._discovery.deliveries.part(self.cards.look.kind(slot))
 
     # Made and removed
 
@@ -146,11 +148,11 @@ class VGPUs:
         :returns: whether the options name any cards to divide, divided or not
         :raises DiscoveryFailed: if sysfs cannot be read
         """
-        ways = self._discovery.ways
+        deliveries = self._discovery.deliveries
         named = {
             card: wanted
-            for card in (self._discovery.find() if ways.wanted else ())
-            if (wanted := selection.value_of(card, ways.wanted)) is not None
+            for card in (self._discovery.find() if deliveries.wanted else ())
+            if (wanted := selection.value_of(card, deliveries.wanted)) is not None
         }
         if CONF.gpu.divide_command and not any(map(self._is_to_prepare, named)):
             LOG.warning(
@@ -170,7 +172,7 @@ class VGPUs:
                     if not is_prepared:
                         self._record(card).unlink(missing_ok=True)
                         nova_gpu.privsep.vgpu.begin_preparation(str(card.address))
-                    ways.divide(str(card.address), wanted)
+                    deliveries.divide(str(card.address), wanted)
                     if not is_prepared:
                         self._prepare(card)
             except (boundary.Failure, OSError) as error:
@@ -182,7 +184,7 @@ class VGPUs:
                 if not is_prepared:
                     reason = Unavailable(str(error), "", Source.DIVISION, Scope.ALL)
                     self.unprepared[card.address] = (reason,)
-        return bool(ways.wanted)
+        return bool(deliveries.wanted)
 
     def _is_to_prepare(self, card: GPU) -> bool:
         is_container_host = self._discovery.delivery.shares_driver
@@ -220,7 +222,7 @@ class VGPUs:
         :raises DeviceUnavailable, InvalidOption: if it fails
         :raises OSError: if its success cannot be recorded
         """
-        self._discovery.ways.forget_facts(card.address)
+        self._discovery.deliveries.forget_facts(card.address)
         output = nova_gpu.privsep.vgpu.finish_preparation(str(card.address))
         LOG.info("Prepared GPU %s for vGPUs: %s", card.address, output.strip())
         path = self._record(card)
@@ -420,7 +422,7 @@ class VGPUs:
 
         threads.for_each(release_of, cards)
         if those:
-            self._discovery.ways.sets.part()
+            self._discovery.deliveries.sets.part()
 
     def settle(self, left: Collection[Device], clean: Clean) -> None:
         """Begin to release the parts among *left*; do not wait for it. Call this once in a period.

@@ -111,7 +111,7 @@ class Moves:
         facts = compatibility.facts_of(gpus.values(), self.roots)
         texts = {}
         for slot, group in ((holding.device, holding.group) for holding in holdings):
-            texts[slot] = f"{slot.type_id} of {group.product.key}, {self.vgpus.way(slot).words}"
+            texts[slot] = f"{slot.type_id} of {group.product.key}, {self.vgpus.way(slot).part_name}"
             if card := cards[slot]:
                 texts[slot] += facts.get(card.gpu.address, "")
         return texts

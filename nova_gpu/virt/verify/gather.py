@@ -31,7 +31,8 @@ from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.host.mig import mig_layout
 from nova_gpu.host.vfio import passthrough
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
-from nova_gpu.virt.inventory import card_groups, discovery, placement_client
+from nova_gpu.virt.inventory import card_groups, placement_client
+from nova_gpu.virt.inventory.discovery import Discovery
 from nova_gpu.virt.usage import allocations, domains, records
 from nova_gpu.virt.usage.allocations import Allocations
 from nova_gpu.virt.usage.domains import DomainDevices
@@ -58,7 +59,7 @@ class Sources:
     answer; it may stop waiting, and raise any exception.
     """
 
-    host: discovery.Discovery
+    discovery: Discovery
     libvirt: libvirt_host.Host
     placement: Any
     unavailable: Callable[[Iterable[GPU]], Mapping[PciAddress, Reasons]]
@@ -122,13 +123,13 @@ def gather(sources: Sources) -> HostState:
     """Read the four sources, and return what they have of the host's GPUs; raise nothing."""
     ask = Questions(sources.ask)
     context = nova_context.get_admin_context()
-    host, client = sources.host, sources.placement
+    discovery, client = sources.discovery, sources.placement
     guests = nodename = had = wanted = providers = allocated = holders = made = None
     free: Mapping[GroupKey, int] = {}
-    answer = ask("sysfs", read_cards, host, sources.unavailable)
+    answer = ask("sysfs", read_cards, discovery, sources.unavailable)
     cards = answer or _NO_CARDS
     if answer is not None:
-        guests = ask("libvirt", _guests, host, sources.libvirt, cards)
+        guests = ask("libvirt", _guests, discovery, sources.libvirt, cards)
         if guests is not None:
             nodename = ask("libvirt", sources.libvirt.get_hostname)
     if nodename is None:
@@ -138,7 +139,7 @@ def gather(sources: Sources) -> HostState:
         had = ask("Nova's database", records.read, context, CONF.host, nodename, with_gpus)
         if had is not None:
             wanted = ask("Nova's database", _wanted, context, had)
-        mode = host.delivery.mode
+        mode = discovery.delivery.mode
         providers = ask("Placement", read_providers, client, context, nodename, mode, cards)
         if providers is not None:  # else Placement does not answer
             read, last = had or Records({}), Allocations()
@@ -152,14 +153,14 @@ def gather(sources: Sources) -> HostState:
         owners = {uuid: guest.every for uuid, guest in guests.items()}
         for uuid in had.counted:
             owners[uuid] = owners.get(uuid, frozenset()) | had.devices(uuid)
-        made = ask("sysfs", made_vgpus, host, cards.parts, owners)
+        made = ask("sysfs", made_vgpus, discovery, cards.parts, owners)
         if made is not None:
             exist = frozenset[Slot]().union(*made.values())
             free = _free(cards, exist.union(*owners.values()), exist)
     nodes = {address: gpu.numa_node for address, gpu in cards.whole.items()}
     return HostState(
         cards=None if answer is None else frozenset(cards.whole),
-        unfit=_unfit(host, cards),
+        unfit=_unfit(discovery, cards),
         guests=guests,
         records=None if wanted is None else had,
         wanted=wanted or {},
@@ -175,19 +176,19 @@ def gather(sources: Sources) -> HostState:
 
 
 def read_cards(
-    host: discovery.Discovery, unavailable: Callable[[Iterable[GPU]], Mapping[PciAddress, Reasons]]
+    discovery: Discovery, unavailable: Callable[[Iterable[GPU]], Mapping[PciAddress, Reasons]]
 ) -> HostCards:
     """Return the cards that the host has now.
 
     :param unavailable: return those of the whole cards that guests cannot get, with the reasons
     :raises DiscoveryFailed: if sysfs cannot be read
     """
-    gpus = host.find()
-    parts, others = host.in_parts(gpus)
+    gpus = discovery.find()
+    parts, others = discovery.in_parts(gpus)
     whole = {gpu.address: gpu for gpu in gpus if gpu.address not in parts}
     unread: frozenset[PciAddress] = frozenset()
-    if host.delivery.shares_driver:
-        mig = (a for a, gpu in whole.items() if mig_layout.is_divided(gpu, host.roots))
+    if discovery.delivery.shares_driver:
+        mig = (a for a, gpu in whole.items() if mig_layout.is_divided(gpu, discovery.roots))
         unread = frozenset(others).intersection(mig)
     reasons = availability.merge(
         {a: others[a] for a in unread},
@@ -199,11 +200,11 @@ def read_cards(
     return HostCards(whole, own, parts, shared, unread)
 
 
-def _unfit(host: discovery.Discovery, cards: HostCards) -> dict[Device, str]:
+def _unfit(discovery: Discovery, cards: HostCards) -> dict[Device, str]:
     """Return which whole cards no guest can use, or have the wrong driver, with the reason."""
     unfit: dict[Device, str] = {}
     for address, gpu in cards.whole.items():
-        if not (host.delivery.shares_driver or passthrough.is_with_vfio(gpu, host.roots)):
+        if not (discovery.delivery.shares_driver or passthrough.is_with_vfio(gpu, discovery.roots)):
             driver = gpu.driver or "no driver"
             unfit[address] = f"it is bound to {driver} and not to vfio-pci; see nova-gpu host check"
         elif reason := availability.for_all(cards.unavailable.get(address, ())):
@@ -212,7 +213,7 @@ def _unfit(host: discovery.Discovery, cards: HostCards) -> dict[Device, str]:
 
 
 def _guests(
-    host: discovery.Discovery, libvirt: libvirt_host.Host, cards: HostCards
+    discovery: Discovery, libvirt: libvirt_host.Host, cards: HostCards
 ) -> dict[str, DomainDevices]:
     """Return the devices of the host that each domain names or reaches, by the domain's uuid.
 
@@ -221,8 +222,10 @@ def _guests(
     # The nodes of a guest's part lead to the whole card as well. While the card's division is
     # unknown, that must not count as the guest's.
     whole = (gpu for address, gpu in cards.whole.items() if address not in cards.unread)
-    made = MadeVGPUs(host.vgpus).by_instance()
-    return domains.look(libvirt, domains.parts(whole, host.roots, cards.parts.values(), vgpus=made))
+    made = MadeVGPUs(discovery.vgpus).by_instance()
+    return domains.look(
+        libvirt, domains.parts(whole, discovery.roots, cards.parts.values(), vgpus=made)
+    )
 
 
 def _nodename(context: nova_context.RequestContext) -> str:
@@ -333,7 +336,7 @@ def _holder(context: nova_context.RequestContext, consumer: str) -> Consumer:
 
 
 def made_vgpus(
-    host: discovery.Discovery,
+    discovery: Discovery,
     parts: Mapping[PciAddress, DividedCard],
     owners: Mapping[str, Collection[Device]],
 ) -> dict[str, frozenset[Slot]]:
@@ -346,11 +349,11 @@ def made_vgpus(
     """
     functions = {a: parent for card in parts.values() for a, parent in card.parents.items()}
     slots = {(uuid, slot) for uuid, has in owners.items() for slot in device.slots(has)}
-    slots |= {(uuid, slot) for slot, uuid in MadeVGPUs(host.vgpus).instances().items()}
+    slots |= {(uuid, slot) for slot, uuid in MadeVGPUs(discovery.vgpus).instances().items()}
     slots_by_guest: dict[str, frozenset[Slot]] = {}
     for uuid, slot in slots:
         parent = functions.get(slot.parent)
-        way = host.ways.part((parent or UNKNOWN).kind)
+        way = discovery.deliveries.part((parent or UNKNOWN).kind)
         if way.is_there(slot, uuid, parent):
             slots_by_guest[uuid] = slots_by_guest.get(uuid, frozenset()) | {slot}
     return slots_by_guest

@@ -10,7 +10,7 @@ from nova.virt.libvirt import host as libvirt_host
 from oslo_log import log as logging
 
 from nova_gpu.core import boundary
-from nova_gpu.virt.inventory import discovery
+from nova_gpu.virt.inventory.discovery import Discovery
 from nova_gpu.virt.verify import contradictions, gather
 from nova_gpu.virt.verify.sources import Difference
 
@@ -26,9 +26,9 @@ class Reconciliation:
     """
 
     def __init__(
-        self, discovered: discovery.Discovery, host: libvirt_host.Host, placement: Callable[[], Any]
+        self, discovery: Discovery, host: libvirt_host.Host, placement: Callable[[], Any]
     ) -> None:
-        self._discovery = discovered
+        self._discovery = discovery
         self._host = host
         self._placement = placement
         self._suspected: frozenset[Difference] | None = None

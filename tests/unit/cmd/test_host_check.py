@@ -136,7 +136,7 @@ class HostCheckTest(base.HostTestCase):
         discovered = discovery.Discovery()
         (card,) = discovered.find()
         error = exception.BindingFailed(CARD, "its driver hangs", "see the kernel's log")
-        quarantine.BindFailures(discovered.ways.unbound).add(card, error)
+        quarantine.BindFailures(discovered.deliveries.unbound).add(card, error)
         self.assertIn("its driver hangs; see the kernel's log", self.check(1))
 
     def test_live_migration_of_vgpus(self) -> None:

@@ -114,7 +114,7 @@ def after(fleet: Fleet, need: Need, choice: VictimChoice) -> Fleet:
         host = hosts[number]
         groups, free = list(host.groups), dict(host.free)
         for _ in range(count):
-            for way in capacity.ways(need.groups, groups, isolate=need.isolate)[:1]:
+            for way in capacity.combinations(need.groups, groups, isolate=need.isolate)[:1]:
                 counts: collections.Counter[int] = collections.Counter()
                 for part, group in zip(need.groups, way, strict=True):
                     counts[group] += part.count

@@ -23,7 +23,7 @@ from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import files, proofs
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
-from nova_gpu.virt.inventory import discovery
+from nova_gpu.virt.inventory.discovery import Discovery
 from nova_gpu_migrate.cmd import shadow as shadow_command
 from nova_gpu_migrate.core import takeover
 from nova_gpu_migrate.core.holding import StockHolding, StockReturn
@@ -85,15 +85,15 @@ def run(command: Any, line: list[str]) -> int:
         return _LEFT if any(holding.obstacles for holding in holdings) else 0
     if not is_filtered:
         raise NotReady("nothing is taken over without --with-gpufilter")
-    check_options(holdings, CONF.pci.device_spec, sources.host.roots)
+    check_options(holdings, CONF.pci.device_spec, sources.discovery.roots)
     check_named(report)
     if reason:
         raise NotReady(reason)
-    with alone(sources.host):
+    with alone(sources.discovery):
         with waiting.shown("waiting for a report of nova-compute, which must not come"):
             check_stopped(context, time.sleep)
             check_unchanged(report, shadow_command.look(sources))
-        forget(sources.host, report, holdings)
+        forget(sources.discovery, report, holdings)
         node = objects.ComputeNode.get_by_host_and_nodename(context, CONF.host, report.node)
         libvirt = services.libvirt(read_only=False)
         work = Takeover(context, sources.placement, node, libvirt, report)
@@ -225,14 +225,14 @@ def check_named(report: Shadow) -> None:
 
 
 @contextlib.contextmanager
-def alone(host: discovery.Discovery) -> Iterator[None]:
+def alone(discovery: Discovery) -> Iterator[None]:
     """Keep other runs of adopt and leave on this host from changing records while this lasts.
 
     Their plans would be old. The lock, of the folder of nova-gpu's state, ends with the process.
 
     :raises NotReady: if there is one
     """
-    fd = os.open(host.proofs.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fd = os.open(discovery.proofs.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
@@ -294,7 +294,7 @@ def check_unchanged(before: Shadow, now: Shadow) -> None:
 
 
 def forget(
-    host: discovery.Discovery, report: Shadow, items: Iterable[StockHolding | StockReturn]
+    discovery: Discovery, report: Shadow, items: Iterable[StockHolding | StockReturn]
 ) -> None:
     """Remove nova-gpu's files of former guests and providers; nova-compute writes them anew.
 
@@ -305,13 +305,13 @@ def forget(
         devices by stock Nova: a way back that was killed may have left the records
     :raises OSError: if a proof or the file of the providers may still exist
     """
-    proofs.revoke(host.proofs, [card.gpu.address for card in report.cards])
-    made = MadeVGPUs(host.vgpus)
+    proofs.revoke(discovery.proofs, [card.gpu.address for card in report.cards])
+    made = MadeVGPUs(discovery.vgpus)
     uuids = {item.instance.uuid for item in (*items, *report.holdings)}
     for slot, uuid in made.instances().items():
         if uuid in uuids:
             made.remove(slot, uuid)
-    files.remove(host.providers)
+    files.remove(discovery.providers)
 
 
 def do(step: Write) -> None:

@@ -17,7 +17,7 @@ from nova_gpu.core import exception, printable
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import proofs
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
-from nova_gpu.virt.inventory import discovery
+from nova_gpu.virt.inventory.discovery import Discovery
 from nova_gpu_migrate.cmd import adopt
 from nova_gpu_migrate.cmd import shadow as shadow_command
 from nova_gpu_migrate.cmd.adopt import NotReady
@@ -57,25 +57,25 @@ def run(command: Any, line: list[str]) -> int:
     elif shelved:
         print(adopt.SHELVED.format(", ".join(item.instance.uuid for item in shelved)))
     print(text(leavings, report.consumers))
-    for sentence in unfit(report.cards, spec, sources.host.roots):
+    for sentence in unfit(report.cards, spec, sources.discovery.roots):
         print(printable.lines(sentence))
     if not command.apply:
         stays = report.consumers or any(item.obstacles for item in leavings)
         return _STAYS if stays else 0
-    check(leavings, spec, sources.host.roots)
+    check(leavings, spec, sources.discovery.roots)
     check_consumers(report)
-    check_strangers(report, spec, sources.host.roots)
-    check_clean(report.cards, spec, sources.host)
-    with adopt.alone(sources.host):
+    check_strangers(report, spec, sources.discovery.roots)
+    check_clean(report.cards, spec, sources.discovery)
+    with adopt.alone(sources.discovery):
         with waiting.shown("waiting for a report of nova-compute, which must not come"):
             adopt.check_stopped(context, time.sleep)
             adopt.check_unchanged(report, shadow_command.look(sources, command.aliases))
         node = objects.ComputeNode.get_by_host_and_nodename(context, CONF.host, report.node)
-        libvirt, roots = services.libvirt(read_only=False), sources.host.roots
+        libvirt, roots = services.libvirt(read_only=False), sources.discovery.roots
         giving_back = GivingBack(context, sources.placement, node, libvirt, report, roots)
         status = adopt.watched(context, lambda: give_back(giving_back, leavings))
         if status == 0:
-            adopt.forget(sources.host, report, leavings)
+            adopt.forget(sources.discovery, report, leavings)
     return status
 
 
@@ -167,9 +167,7 @@ def check_strangers(report: Shadow, spec: Sequence[str], roots: Roots) -> None:
                 )
 
 
-def check_clean(
-    cards: Iterable[ShadowCard], spec: Sequence[str], host: discovery.Discovery
-) -> None:
+def check_clean(cards: Iterable[ShadowCard], spec: Sequence[str], discovery: Discovery) -> None:
     """Check that stock Nova, which cleans none, will give no card as its last guest has left it.
 
     A card that was offered in parts had no guest, and its driver cleans them.
@@ -178,11 +176,11 @@ def check_clean(
     """
     device_spec = DeviceSpec(spec)
     free = [card for card in cards if card.start and not card.holders]
-    seen = proofs.see([card.gpu for card in free], host.roots)
+    seen = proofs.see([card.gpu for card in free], discovery.roots)
     for card in free:
         gpu = card.gpu
-        reason = proofs.missing(host.proofs, gpu.address, gpu, seen.get(gpu.address))
-        if reason and device_spec.obstacle([gpu.address], host.roots):
+        reason = proofs.missing(discovery.proofs, gpu.address, gpu, seen.get(gpu.address))
+        if reason and device_spec.obstacle([gpu.address], discovery.roots):
             # One that is in quarantine, say, is not offered however long nova-compute runs.
             withheld = f"; {card.reason}; then" if card.reason else ";"
             raise NotReady(

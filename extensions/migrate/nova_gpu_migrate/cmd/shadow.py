@@ -76,11 +76,11 @@ def look(host_sources: gather.Sources, preferred: Collection[str] = ()) -> Shado
         return shadow.look(host_sources, preferred, types, device_spec)
 
 
-def unavailable(host: Discovery, gpus: Iterable[GPU]) -> dict[PciAddress, Reasons]:
+def unavailable(discovery: Discovery, gpus: Iterable[GPU]) -> dict[PciAddress, Reasons]:
     """Return why *gpus* would not be offered, by card; quarantine is a reason."""
     cards = tuple(gpus)
-    reasons = quarantine.unavailable(host.quarantine, cards, host.roots)
-    for card, others in host_check.unavailable(host, cards).items():
+    reasons = quarantine.unavailable(discovery.quarantine, cards, discovery.roots)
+    for card, others in host_check.unavailable(discovery, cards).items():
         reasons[card] = (*reasons.get(card, ()), *others)
     return reasons
 
@@ -99,12 +99,12 @@ def sources(line: list[str]) -> gather.Sources | None:
         print(services.no_bus(error), file=sys.stderr)
         return None
     with stock_left_out():
-        host = this_host.discover()
+        discovery = this_host.discover()
     return gather.Sources(
-        host,
+        discovery,
         services.libvirt(),
         services.Placement(),
-        functools.partial(unavailable, host),
+        functools.partial(unavailable, discovery),
         waiting.within(_DEADLINE_S),
     )
 
@@ -193,7 +193,7 @@ def _plain(holding: StockHolding) -> dict[str, Any]:
     return {
         "uuid": holding.instance.uuid,
         "flavor": holding.instance.flavor,
-        "by": [str(way) for way in holding.ways],
+        "by": [str(way) for way in holding.deliveries],
         "devices": [str(dev) for dev in holding.devices],
         "set": dict(holding.set),
         "unset": list(holding.unset),
@@ -275,7 +275,7 @@ def _holdings(holdings: tuple[StockHolding, ...]) -> str:
             [
                 holding.instance.uuid,
                 holding.instance.flavor,
-                "\n".join(holding.ways),
+                "\n".join(holding.deliveries),
                 "\n".join(map(str, holding.devices)),
                 "\n".join(changes(holding)),
                 "no" if holding.obstacles else "yes",

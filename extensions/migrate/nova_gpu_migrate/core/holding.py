@@ -206,7 +206,7 @@ class StockHolding:
     """
 
     instance: StockInstance
-    ways: tuple[StockDelivery, ...]
+    deliveries: tuple[StockDelivery, ...]
     cards: tuple[PciAddress, ...]
     slots: Mapping[Slot, PciAddress]
     functions: frozenset[PciAddress]

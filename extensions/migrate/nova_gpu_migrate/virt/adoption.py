@@ -138,12 +138,12 @@ class Takeover:
         gpus = ", ".join(map(str, holding.devices))
         yield Write(f"{uuid}: count {gpus} for nova-gpu in Placement", lambda: self.count(holding))
         yield Write(f"{uuid}: change its request spec", lambda: self.respecify(holding))
-        if StockDelivery.MEDIATED in holding.ways:
+        if StockDelivery.MEDIATED in holding.deliveries:
             yield Write(
                 f"{uuid}: let libvirt define none of {gpus}", lambda: self.undefine(holding)
             )
         yield Write(f"{uuid}: change its flavor and its records", lambda: self.record(holding))
-        if StockDelivery.ALIAS in holding.ways:
+        if StockDelivery.ALIAS in holding.deliveries:
             yield Write(
                 f"{uuid}: remove stock Nova's records of {gpus}", lambda: self.forget(holding)
             )

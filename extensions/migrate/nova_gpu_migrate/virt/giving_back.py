@@ -84,7 +84,7 @@ class GivingBack:
         leaving_too = {leaving.instance.uuid for leaving in everybody}
         for holding in self._holdings:
             if (own := holding.instance.uuid) not in leaving_too:
-                slots = holding.slots if holding.ways == (StockDelivery.MEDIATED,) else ()
+                slots = holding.slots if holding.deliveries == (StockDelivery.MEDIATED,) else ()
                 define = functools.partial(definitions.add, self._host, own, slots)
                 yield from adoption.restoring(self._context, own, self._node.host, define)
                 if holding.instance.former:

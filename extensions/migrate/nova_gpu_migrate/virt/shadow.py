@@ -24,7 +24,8 @@ from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import binding, passthrough
 from nova_gpu.host.vgpu import mdev, sriov
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
-from nova_gpu.virt.inventory import card_groups, discovery
+from nova_gpu.virt.inventory import card_groups
+from nova_gpu.virt.inventory.discovery import Discovery
 from nova_gpu.virt.usage import domains
 from nova_gpu.virt.verify import gather
 from nova_gpu.virt.verify.gather import HostCards
@@ -124,13 +125,13 @@ def look(
     """
     ask = gather.Questions(sources.ask)
     context = nova_context.get_admin_context()
-    host = sources.host
-    cards = ask("sysfs", gather.read_cards, host, sources.unavailable)
+    discovery = sources.discovery
+    cards = ask("sysfs", gather.read_cards, discovery, sources.unavailable)
     if cards is None:
         return Shadow(None, (), (), (), (), (), {}, ask.unread)
     nodename = ask("libvirt", sources.libvirt.get_hostname)
     named = ask("libvirt", _domains, sources)
-    hardware = ask("sysfs", _hardware, host, cards)
+    hardware = ask("sysfs", _hardware, discovery, cards)
     instances = stock = functions = None
     consumers: frozenset[str] = frozenset()
     if nodename is not None:
@@ -140,7 +141,7 @@ def look(
         stock = ask("Placement", _providers, client, context, nodename, hardware)
         consumers = ask("Placement", _consumers, client, context, nodename) or consumers
     if hardware is not None:
-        functions = ask("sysfs", _functions, hardware, device_spec, host.roots, stock)
+        functions = ask("sysfs", _functions, hardware, device_spec, discovery.roots, stock)
     known_aliases = functions.given_by(aliases.configured(CONF.pci.alias)) if functions else []
     holdings: list[StockHolding] = []
     leavings: list[StockReturn] = []
@@ -175,8 +176,8 @@ def look(
     in_domains = frozenset[PciAddress]().union(*(it.functions for it in (named or {}).values()))
     return Shadow(
         nodename,
-        tuple(_groups(nodename, host, cards)),
-        tuple(_cards(host, cards, users, _names_by_card(stock or {}, hardware), in_domains)),
+        tuple(_groups(nodename, discovery, cards)),
+        tuple(_cards(discovery, cards, users, _names_by_card(stock or {}, hardware), in_domains)),
         tuple(alias for alias in known_aliases if alias.cards),
         tuple(holdings),
         tuple(leavings),
@@ -258,15 +259,15 @@ def _domains(sources: gather.Sources) -> dict[str, Domain]:
     return {uuid: Domain(*devices) for uuid, devices in domains.hostdevs(sources.libvirt).items()}
 
 
-def _hardware(host: discovery.Discovery, cards: HostCards) -> Hardware:
+def _hardware(discovery: Discovery, cards: HostCards) -> Hardware:
     gpus = {**cards.whole, **{gpu.address: gpu for gpu in cards.shared}}
     functions = {function: gpu.address for gpu in gpus.values() for function in gpu.functions}
     for address in gpus:
-        virtual = sriov.virtual_functions(sysfs.device(address, host.roots))
+        virtual = sriov.virtual_functions(sysfs.device(address, discovery.roots))
         functions |= dict.fromkeys(virtual.values(), address)
     mediated = {
         uuid: StockMdev(item.parent, card, item.type_id)
-        for uuid, item in mdev.devices(host.roots).items()
+        for uuid, item in mdev.devices(discovery.roots).items()
         if item.parent is not None
         and (card := functions.get(item.parent) or device.card_of(item.parent, gpus)) is not None
     }
@@ -327,15 +328,15 @@ def _names_by_card(
     return names_by_card
 
 
-def _groups(
-    nodename: str | None, host: discovery.Discovery, cards: HostCards
-) -> Iterator[ShadowGroup]:
+def _groups(nodename: str | None, discovery: Discovery, cards: HostCards) -> Iterator[ShadowGroup]:
     """Yield the groups of whole cards, and then those of vGPUs.
 
     The name of the compute node is the beginning of a provider's name.
     """
     node = nodename or CONF.host
-    groups = card_groups.offered(cards.whole.values(), {}, host.delivery.mode, cards.unavailable)
+    groups = card_groups.offered(
+        cards.whole.values(), {}, discovery.delivery.mode, cards.unavailable
+    )
     for key, group in groups.items():
         provider = names.provider_name(node, key)
         of_key = device.resource_class_of(key)
@@ -357,7 +358,7 @@ def _groups(
 
 
 def _cards(
-    host: discovery.Discovery,
+    discovery: Discovery,
     cards: HostCards,
     users: Mapping[PciAddress, tuple[str, ...]],
     provider_names: Mapping[PciAddress, tuple[str, ...]],
@@ -369,7 +370,7 @@ def _cards(
     """
     for address, gpu in sorted(cards.whole.items()):
         known = users.get(address, ()), provider_names.get(address, ())
-        start, release, cleaning = _steps(host, gpu)
+        start, release, cleaning = _steps(discovery, gpu)
         named = functions.intersection(gpu.functions)
         reason = availability.text(cards.unavailable.get(address, ()))
         yield ShadowCard(gpu, reason, *known, start, release, cleaning, named)
@@ -377,20 +378,20 @@ def _cards(
         yield ShadowCard(gpu, None, users.get(gpu.address, ()), provider_names.get(gpu.address, ()))
 
 
-def _steps(host: discovery.Discovery, gpu: GPU) -> Iterable[str]:
+def _steps(discovery: Discovery, gpu: GPU) -> Iterable[str]:
     """Yield what happens to a whole card at a guest's start, at its end, and in its cleaning."""
     clean = "cleaned by [gpu]clean_command" if CONF.gpu.clean_command else ""
-    if host.delivery.shares_driver:
+    if discovery.delivery.shares_driver:
         yield "its device nodes are given to the container"
         yield "the processes of the container that have it open are ended"
         yield clean
         return
-    if passthrough.is_with_vfio(gpu, host.roots):
+    if passthrough.is_with_vfio(gpu, discovery.roots):
         yield "it stays bound to vfio-pci"
     else:
         yield f"it is bound from {gpu.driver or 'no driver'} to vfio-pci, and back at the end"
     try:
-        own = binding.resets_functions(gpu, host.roots)
+        own = binding.resets_functions(gpu, discovery.roots)
         yield "each of its functions is reset" if own else "its whole bus is reset by VFIO"
     except OSError as error:
         yield passthrough.unread(error)

@@ -114,7 +114,7 @@ class StockTestBase(aliases.AliasesTestBase):
     def leave(self, host: str = "host1") -> int:
         """Do as ``nova-gpu leave --apply`` on *host*, whose nova-compute is stopped."""
         with self.reading(host) as sources:
-            leave.check_clean(shadow.look(sources).cards, CONF.pci.device_spec, sources.host)
+            leave.check_clean(shadow.look(sources).cards, CONF.pci.device_spec, sources.discovery)
         report = self.look(host)
         leave.check_consumers(report)
         leavings = report.leavings
@@ -124,7 +124,7 @@ class StockTestBase(aliases.AliasesTestBase):
 
     def forget(self, host: str, items: Iterable[StockHolding | StockReturn]) -> None:
         with self.reading(host) as sources:
-            adopt.forget(sources.host, command.look(sources), items)
+            adopt.forget(sources.discovery, command.look(sources), items)
 
     def proofs(self, host: str = "host1") -> list[str]:
         """Return the cards that have a proof that they are clean."""

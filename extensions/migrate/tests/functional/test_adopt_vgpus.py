@@ -46,7 +46,7 @@ class Mediated(live.Moving, stock.StockMediatedTestBase):
         libvirt = self.computes["host1"].driver._host
         self.useFixture(fixtures.MonkeyPatch("nova_gpu.cmd.this_host.Reader", lambda: libvirt))
         with self.reading("host1") as sources:
-            held, _, unknown = holders.read(sources.host, sources.host.find())
+            held, _, unknown = holders.read(sources.discovery, sources.discovery.find())
         self.assertIsNone(unknown)
         return {str(function): guests for function, guests in held.items()}
 

@@ -73,7 +73,7 @@ class LeaveTest(Leaving):
         with self.reading("host1") as sources:
             cards = shadow.look(sources).cards
             refused = self.assertRaises(
-                adopt.NotReady, leave.check_clean, cards, [aliases.ALL_A2], sources.host
+                adopt.NotReady, leave.check_clean, cards, [aliases.ALL_A2], sources.discovery
             )
         self.assertIn(f"{free}: it was not cleaned", str(refused))
         self.assertEqual(0, leave.give_back(self.giving_back(), self.look().leavings))

@@ -33,7 +33,7 @@ class ShadowTest(stock.StockTestBase):
         server = self.boot_by_alias()
         (holding,) = self.look().holdings
         self.assertEqual(server["id"], holding.instance.uuid)
-        self.assertEqual((StockDelivery.ALIAS,), holding.ways)
+        self.assertEqual((StockDelivery.ALIAS,), holding.deliveries)
         self.assertEqual(self.has(server), list(map(str, holding.devices)))
         self.assertEqual(("pci_passthrough:alias",), holding.unset)
         self.assertEqual((), tuple(holding.obstacles))

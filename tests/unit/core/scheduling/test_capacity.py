@@ -87,8 +87,8 @@ class AnswerTest(unittest.TestCase):
 class WaysTest(unittest.TestCase):
     def test_tightest_first(self) -> None:
         groups = [group(8), group(2), group(1), group(4, KEPLER), group(2, reserved=6)]
-        self.assertEqual([(1,), (4,), (0,)], capacity.ways([asked(2, FERMI)], groups))
-        self.assertEqual([], capacity.ways([asked(9)], groups))
+        self.assertEqual([(1,), (4,), (0,)], capacity.combinations([asked(2, FERMI)], groups))
+        self.assertEqual([], capacity.combinations([asked(9)], groups))
 
 
 class PackingTest(unittest.TestCase):

@@ -155,9 +155,9 @@ class EndTest(HostTestCase):
 
     def end(self) -> tuple[list[Process], list[Process]]:
         roots = dataclasses.replace(self.host.roots, proc=self.proc)
-        means = RebindSettings(roots, self.root / "records", 60)
+        settings = RebindSettings(roots, self.root / "records", 60)
         gpu = self.gpu_at(self.CARD)
-        return guest_processes.end(gpu, means, [(self.uid, 1000)])
+        return guest_processes.end(gpu, settings, [(self.uid, 1000)])
 
     def assertEnds(self, holder: Holding) -> None:
         ended, left = self.end()

@@ -36,14 +36,14 @@ class BindingTestCase(HostTestCase):
         self.records = self.root / "gpu-bindings"
         self.log = self.useFixture(fixtures.FakeLogger())
 
-    def means(self, timeout_s: float = 60) -> binding.RebindSettings:
+    def settings(self, timeout_s: float = 60) -> binding.RebindSettings:
         return binding.RebindSettings(self.host.roots, self.records, timeout_s)
 
     def to_guests(self, timeout_s: float = 60) -> None:
-        binding.give_to_guests(self.card, self.means(timeout_s))
+        binding.give_to_guests(self.card, self.settings(timeout_s))
 
     def to_host(self) -> None:
-        binding.give_to_host(self.card, self.means())
+        binding.give_to_host(self.card, self.settings())
 
     def refused(self, timeout_s: float = 60) -> exception.BindingFailed:
         error = self.assertRaises(exception.BindingFailed, self.to_guests, timeout_s)
@@ -229,7 +229,7 @@ class TestInUse(BindingTestCase):
 
     def in_use(self, *addresses: str) -> dict[str, str]:
         cards = map(model.PciAddress.parse, addresses)
-        found = binding.in_use(cards, self.means())
+        found = binding.in_use(cards, self.settings())
         return {str(address): open_devices.as_text(who) for address, who in found.items()}
 
     def test_a_process_that_calls_itself_so(self) -> None:

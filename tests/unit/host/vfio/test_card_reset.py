@@ -31,7 +31,7 @@ class ResetterTest(HostTestCase):
         super().setUp()
         self.host.add_bridge(PORT)
 
-    def means(self, timeout_s: float = 60) -> binding.RebindSettings:
+    def settings(self, timeout_s: float = 60) -> binding.RebindSettings:
         return binding.RebindSettings(self.host.roots, self.host.root / "records", timeout_s)
 
     def add(self, *methods: str, companions: bool = True) -> model.GPU:
@@ -54,7 +54,7 @@ class ResetterTest(HostTestCase):
 
     def reason(self, gpu: model.GPU, timeout_s: float = 60, **kwargs: bool) -> str:
         error = self.assertRaises(
-            exception.NotClean, binding.reset, gpu, self.means(timeout_s), **kwargs
+            exception.NotClean, binding.reset, gpu, self.settings(timeout_s), **kwargs
         )
         self.assertEqual(CARD, error.address)
         self.remedy = error.remedy
@@ -62,18 +62,18 @@ class ResetterTest(HostTestCase):
 
     def test_every_function_by_its_own(self) -> None:
         gpu = self.add("flr bus", "pm")
-        binding.reset(gpu, self.means())
+        binding.reset(gpu, self.settings())
         self.assertEqual([CARD, AUDIO], self.written())
         (self.host.devices / AUDIO / "reset").unlink()
         self.assertIn("VFIO", self.reason(gpu))
 
     def test_bus_works_for_what_is_alone_on_it(self) -> None:
         gpu = self.add("bus", companions=False)
-        binding.reset(gpu, self.means())
+        binding.reset(gpu, self.settings())
         self.assertEqual([CARD], self.written())
         (self.host.devices / CARD / "reset_method").unlink()  # an old kernel does not tell it
         (self.host.devices / CARD / "reset").write_text("")
-        binding.reset(gpu, self.means())
+        binding.reset(gpu, self.settings())
         self.assertEqual([CARD], self.written())
 
     def test_bus_does_not_work_beside_others(self) -> None:
@@ -85,7 +85,7 @@ class ResetterTest(HostTestCase):
 
     def test_not_required(self) -> None:
         gpu = self.add("bus", "bus")
-        binding.reset(gpu, self.means(), required=False)
+        binding.reset(gpu, self.settings(), required=False)
         (self.host.devices / AUDIO / "config").write_bytes(b"\xff" * 256)
         self.assertIn(f"{AUDIO} does not answer", self.reason(gpu, required=False))
         pci.write(self.host.roots.sysfs / f"class/vfio/{gpu.iommu_group}/dev", "1:3\n")
@@ -95,7 +95,7 @@ class ResetterTest(HostTestCase):
         (self.host.roots.proc / "812/fd/7").unlink()
         os.mkfifo(self.host.roots.proc / "812/maps")  # a process's memory that is locked
         with testtools.ExpectedException(exception.NotCleanedYet, ".*did not answer within 1 s"):
-            binding.reset(gpu, self.means(1))
+            binding.reset(gpu, self.settings(1))
 
     def test_does_not_answer(self) -> None:
         gpu = self.add("flr", "flr")
@@ -122,7 +122,7 @@ class ResetterTest(HostTestCase):
         self.assertEqual(f"resetting {CARD} did not end in 5 s", self.reason(gpu, 5))
         (self.host.devices / CARD / "reset").unlink()
         (self.host.devices / CARD / "reset").touch()
-        binding.reset(gpu, self.means())
+        binding.reset(gpu, self.settings())
 
     def test_a_reset_that_cannot_be_ended(self) -> None:
         """Until it ends, the card is neither reset nor bound."""
@@ -135,10 +135,10 @@ class ResetterTest(HostTestCase):
             self.assertEqual(f"resetting {CARD} did not end in 1 s", self.reason(gpu, 1))
         self.assertEqual("an earlier reset of it does not end", self.reason(gpu))
         drivers = {gpu.address: binding.FormerDriver("nvidia")}
-        self.assertRaises(binding._Hangs, binding._move, gpu, drivers, (), self.means())
+        self.assertRaises(binding._Hangs, binding._move, gpu, drivers, (), self.settings())
         process.kill()
         process.wait()
-        binding.reset(gpu, self.means())
+        binding.reset(gpu, self.settings())
 
     def test_open_in_no_process(self) -> None:
         """A terminal for one opener answers as VFIO does; another error tells nothing."""

@@ -35,14 +35,14 @@ class WaysTest(HostTestCase):
         card = cards.card(CARD)
         kinds = {ONE: VGPUKind.MEDIATED, TWO: VGPUKind.PLAIN, THREE: VGPUKind.PLAIN}
         mediated, plain = found.parts[VGPUKind.MEDIATED], found.parts[VGPUKind.PLAIN]
-        self.assertEqual([(found.whole, [])], list(found.deliveries([], kinds.__getitem__)))
+        self.assertEqual([(found.whole, [])], list(found.by_grant([], kinds.__getitem__)))
         self.assertEqual(
             [(found.whole, [card]), (mediated, [ONE]), (plain, [TWO, THREE])],
-            list(found.deliveries([card, ONE, TWO, THREE], kinds.__getitem__)),
+            list(found.by_grant([card, ONE, TWO, THREE], kinds.__getitem__)),
         )
         self.assertEqual(
             [(found.whole, []), (plain, [TWO]), (mediated, [ONE])],
-            list(found.deliveries([TWO, ONE], kinds.__getitem__)),
+            list(found.by_grant([TWO, ONE], kinds.__getitem__)),
         )
         # A part of which nothing is known
         self.assertEqual(VGPUKind.INSTANCE, self.ways("lxc").part(VGPUKind.MEDIATED).kind)

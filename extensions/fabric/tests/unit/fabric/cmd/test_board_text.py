@@ -45,7 +45,7 @@ class FabricTest(base.HostTestCase):
     def table(self, held: Mapping[PciAddress, tuple[str, ...]]) -> list[str]:
         looked = discovery.Discovery()
         gpus = looked.find()
-        return list(board_text.table(looked.ways.sets, gpus, held))
+        return list(board_text.table(looked.deliveries.sets, gpus, held))
 
     def test_the_guide(self) -> None:
         """Two instances with a half each, as tests.functional.test_fabric has them"""

@@ -33,7 +33,7 @@ class LifeTest(FabricTestCase):
         active: list[set[int]] = []
 
         def reset(address: str) -> None:
-            self.compute.gpus._discovery.ways.sets.part()
+            self.compute.gpus._discovery.deliveries.sets.part()
             active.append(self.manager.active)
 
         self.useFixture(fixtures.MonkeyPatch("nova_gpu.privsep.cleaning.reset", reset))
@@ -233,7 +233,7 @@ class RemediesTest(FabricTestCase):
 
     def check(self) -> None:
         """Read it, and do what it advises."""
-        faults = self.compute.gpus._discovery.ways.sets.board.faults()
+        faults = self.compute.gpus._discovery.deliveries.sets.board.faults()
         self.assertIn("; see systemctl status nvidia-fabricmanager", faults[0])
         self.manager.says()
 
@@ -255,7 +255,7 @@ class RemediesTest(FabricTestCase):
         """Why a guest with four cards does not start, or why no cards are offered"""
         self.compute.period()
         card = next(iter(self.compute.gpus._discovery.find()))
-        if reason := self.compute.gpus._discovery.ways.sets.why_not(card):
+        if reason := self.compute.gpus._discovery.deliveries.sets.why_not(card):
             return reason
         instance = self.claim(4)
         try:

@@ -97,7 +97,7 @@ class JudgeTest(unittest.TestCase):
             holding = self.judge(instance(address(1), **states), hardware(gpu(1), gpu(2)))
             self.assertEqual([], list(holding.obstacles))
             self.assertEqual(
-                ((StockDelivery.ALIAS,), (address(1),)), (holding.ways, holding.devices)
+                ((StockDelivery.ALIAS,), (address(1),)), (holding.deliveries, holding.devices)
             )
             self.assertEqual({"gpus": "= 1", "gpu:model": "s== A2"}, holding.set)
             self.assertEqual(("pci_passthrough:alias",), holding.unset)
@@ -187,7 +187,7 @@ class JudgeTest(unittest.TestCase):
     def test_mediated_devices(self) -> None:
         own = instance(extra_specs={"resources:VGPU": "1", "trait:CUSTOM_BIG": "x", "hw:x": "y"})
         holding = self.judge(own, mediating(), domain=has(mediated=MDEV))
-        self.assertEqual((StockDelivery.MEDIATED,), holding.ways)
+        self.assertEqual((StockDelivery.MEDIATED,), holding.deliveries)
         slot = Slot.of_device(address(1), "nvidia-35", MDEV)
         self.assertEqual((slot,), holding.devices)
         self.assertEqual({"vgpus": "= 1", "vgpu_type": "s== nvidia-35"}, holding.set)
