@@ -16,7 +16,7 @@ from nova.scheduler.weights import ram
 
 from benchmarks import host_states, report
 from nova_gpu.conf import CONF
-from nova_gpu.core.sets import Module
+from nova_gpu.core.card_sets import Module
 from nova_gpu.scheduler import filters
 from nova_gpu.scheduler.weights import GPUWeigher
 from tests.fixtures import card_sets

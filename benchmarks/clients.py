@@ -85,7 +85,7 @@ def measure(options: argparse.Namespace, stream: TextIO) -> NoReturn:
     from placement import db_api as placement_db
     from placement.db.sqlalchemy import models as placement_models
 
-    from osc_gpu import capacity, explain, flavor_check, providers, usage
+    from osc_gpu import capacity, explain, flavor_check, group_list, host_list, usage
     from osc_gpu import report as gpu_report
     from osc_gpu_fleet import move_commands, preemption
     from tests.functional import base, celled, sdk
@@ -116,8 +116,8 @@ def measure(options: argparse.Namespace, stream: TextIO) -> NoReturn:
             gc.freeze()
             commands = (
                 ("usage", usage.ShowUsage, ()),
-                ("host list", providers.ListHosts, ()),
-                ("group list", providers.ListGroups, ()),
+                ("host list", host_list.ListHosts, ()),
+                ("group list", group_list.ListGroups, ()),
                 ("report", gpu_report.WriteReport, ("--html", tempfile.mktemp())),
                 ("capacity", capacity.ShowCapacity, (eight,)),
                 ("explain", explain.ExplainServer, (server["id"],)),

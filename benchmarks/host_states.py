@@ -15,8 +15,8 @@ from nova.scheduler import host_manager
 from oslo_utils import uuidutils
 
 from nova_gpu.core import model, names
+from nova_gpu.core.card_sets import Module
 from nova_gpu.core.flavor import query, request
-from nova_gpu.core.sets import Module
 from nova_gpu.virt.inventory import card_groups
 
 objects.register_all()

@@ -38,6 +38,7 @@ from nova_gpu.core.scheduling import stats
 from nova_gpu.host.roots import Roots
 from nova_gpu.scheduler import filters, placement, recent_choices
 from nova_gpu.scheduler.weights import GPUWeigher
+from nova_gpu.virt.card_sets import Sets
 from nova_gpu.virt.delivery.deliveries import Deliveries
 from nova_gpu.virt.health.failed_starts import FailedStarts
 from nova_gpu.virt.inventory import numa_cells
@@ -46,7 +47,6 @@ from nova_gpu.virt.inventory.exchange import Exchange, Holdings
 from nova_gpu.virt.inventory.joined_cards import JoinedCards
 from nova_gpu.virt.inventory.neighbours import Neighbours
 from nova_gpu.virt.inventory.tracker import Tracker
-from nova_gpu.virt.sets import Sets
 from nova_gpu.virt.usage.ledger import Ledger
 
 NOTES = (

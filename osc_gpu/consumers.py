@@ -15,7 +15,7 @@ from typing import Any
 from nova_gpu.core.flavor import query as flavor_query
 from nova_gpu.core.scheduling import capacity
 from osc_gpu import hosts, query, rest, servers
-from osc_gpu.providers import Provider
+from osc_gpu.group_list import Provider
 
 
 def read(

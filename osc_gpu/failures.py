@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from nova_gpu.core import names, refusal_texts
+from nova_gpu.core import names, operation_refusals
 from nova_gpu.core.flavor.request import Request
 from osc_gpu import rest, servers
 
@@ -48,9 +48,11 @@ def reason(connection: Any, server: Any, failed: Any) -> list[str]:
     requests = servers.requests_of(server)
     whole = any(request.resource_class == names.RESOURCE_CLASS for request in requests)
     if requests:
-        known = refusal_texts.why(failed.action, container=_is_container(requests), whole=whole)
+        known = operation_refusals.why(
+            failed.action, container=_is_container(requests), whole=whole
+        )
     else:
-        known = refusal_texts.why_without_gpus(failed.action)
+        known = operation_refusals.why_without_gpus(failed.action)
     return [
         *known,
         f"the host's own words are for administrators, by policy {_DETAILS_POLICY}:",

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from nova_gpu.core import names, sets
+from nova_gpu.core import card_sets, names
 from nova_gpu.core.flavor import summary
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.scheduling import capacity
@@ -261,7 +261,7 @@ def groups_of(
             inventories[name]["reserved"],
             usages.get(name, 0),
             traits,
-            sets.of_traits(traits),
+            card_sets.of_traits(traits),
         )
         for name in names.RESOURCE_CLASSES
         if name in inventories

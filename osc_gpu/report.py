@@ -24,8 +24,8 @@ from nova_gpu.core.placement import inventory
 from nova_gpu.core.printable import MOST_OF_A_LINE, printable
 from nova_gpu.core.scheduling import capacity
 from nova_gpu.core.scheduling.capacity import Answer
-from osc_gpu import base_command, flavors, hosts, providers, query, rest, usage
-from osc_gpu.providers import Provider
+from osc_gpu import base_command, flavors, group_list, hosts, query, rest, usage
+from osc_gpu.group_list import Provider
 from osc_gpu.resource_request import Size
 from osc_gpu.usage import UsageRecord
 
@@ -99,7 +99,7 @@ def read(connection: Any) -> FleetReport:
     """Return the data of ``gpu group list``, ``gpu usage`` and ``gpu capacity`` of each flavor."""
     snapshot = rest.CachedConnection(connection)
     return FleetReport(
-        tuple(providers.read(snapshot)),
+        tuple(group_list.read(snapshot)),
         tuple(usage.held(snapshot)),
         tuple(sorted(_capacities(snapshot), key=lambda row: row.flavor)),
     )

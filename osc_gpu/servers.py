@@ -18,7 +18,7 @@ from nova_gpu.core import exception, names
 from nova_gpu.core.flavor import request
 from nova_gpu.core.flavor.parsers import OnStop
 from nova_gpu.core.flavor.request import FlavorRequest, Request
-from osc_gpu import base_command, flavors, providers, rest
+from osc_gpu import base_command, flavors, group_list, rest
 from osc_gpu.base_command import Lines
 
 # The last microversion in which diagnostics are the driver's own
@@ -145,7 +145,7 @@ class ShowServer(ShowOneServer):
 
 def _held(connection: Any, server: Any) -> dict[str, Any]:
     """Return the rows about what the server has: its host, and its GPUs by group and by card."""
-    held = providers.of_instance(connection, server.id)
+    held = group_list.of_instance(connection, server.id)
     try:
         listed, reason = cards(connection, server) if held else ([], "")
     except exceptions.CommandError as e:  # all else is known
@@ -181,7 +181,7 @@ def _card(card: Mapping[str, Any]) -> str:
     return f"{text}: {card['trouble']}" if card.get("trouble") else text
 
 
-def _described(provider: providers.Provider, amount: int) -> dict[str, Any]:
+def _described(provider: group_list.Provider, amount: int) -> dict[str, Any]:
     return {
         "host": provider.host,
         "gpus": amount,

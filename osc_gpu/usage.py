@@ -11,8 +11,8 @@ from typing import Any
 from openstack import exceptions as sdk_exc
 
 from nova_gpu.core import names
-from osc_gpu import base_command, consumers, projects, providers, rest, servers
-from osc_gpu.providers import Provider
+from osc_gpu import base_command, consumers, group_list, projects, rest, servers
+from osc_gpu.group_list import Provider
 
 _ALL = ("Server", "Name", "Project", "Host", "Product", "Architecture", "GPUs", "vGPUs", "Remark")
 _OWN = ("Server", "Name", "Status", "GPUs", "vGPUs", "Asked For")
@@ -127,7 +127,7 @@ def held(connection: rest.CachedConnection) -> list[UsageRecord]:
     They are sorted by host, product and instance name.
     """
     uses = []
-    groups = providers.read(connection, reserved=False)
+    groups = group_list.read(connection, reserved=False)
     with rest.clean_refusals("Nova"):
         listed = connection.compute.servers(details=True, all_projects=True)
     known = _Consumers(connection, listed)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The text that commands print about boards whose cards guests get in fixed sets only.
 
-An extension formats it, the one that implements :class:`nova_gpu.virt.sets.Sets` for such boards.
+An extension formats it, the one that implements :class:`nova_gpu.virt.card_sets.Sets` for such
+boards.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 from nova_gpu.core import extensions
 from nova_gpu.core.model import GPU, PciAddress
-from nova_gpu.virt.sets import Sets
+from nova_gpu.virt.card_sets import Sets
 
 
 class _Text:

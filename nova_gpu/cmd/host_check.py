@@ -28,11 +28,11 @@ from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import quarantine
 from nova_gpu.host.vfio import boot_configuration, open_devices, passthrough
 from nova_gpu.host.vgpu import virtual_functions
+from nova_gpu.virt.card_sets import Sets
 from nova_gpu.virt.delivery import guest_address_space
 from nova_gpu.virt.health import failed_starts
 from nova_gpu.virt.inventory import joined_cards
 from nova_gpu.virt.inventory.discovery import Discovery, of_all, reached
-from nova_gpu.virt.sets import Sets
 
 # By the ID in os-release, since which version (NVIDIA's AI Enterprise 8)
 _MIGRATING = {"rhel": (9, 4), "ubuntu": (24, 4)}

@@ -22,7 +22,7 @@ from nova.virt.libvirt import utils as libvirt_utils
 from oslo_config import cfg
 from oslo_upgradecheck import upgradecheck
 
-from nova_gpu.cmd import card_facts, checks, options, output, reports, way_back
+from nova_gpu.cmd import card_facts, checks, downgrade_check, options, output, reports
 from nova_gpu.cmd.checks import Code, Result, listed, warning
 from nova_gpu.conf import CONF
 from nova_gpu.conf.scheduling import NEVER
@@ -284,7 +284,11 @@ def main() -> int:
             options.read(sys.argv[1:], _PROG)
             # The library's run() would print a traceback of every error.
             upgradecheck.CONF = CONF  # for --json
-            return int((way_back.WayBackChecks() if CONF.command.back else UpgradeChecks()).check())
+            return int(
+                (
+                    downgrade_check.DowngradeChecks() if CONF.command.back else UpgradeChecks()
+                ).check()
+            )
     except (nova_exception.NovaException, *options.Unreadable) as error:
         print(f"{_PROG}: {options.message(error)}", file=sys.stderr)
         return Code.FAILURE

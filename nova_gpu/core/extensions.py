@@ -15,10 +15,10 @@ it loads what the installed ones offer as entry points of these groups.
 ``nova_gpu.options``
     Options of the group ``[gpu]``, in a module that imports nothing of :mod:`nova_gpu`.
 ``nova_gpu.set_traits``
-    A function that returns the :class:`nova_gpu.core.sets.CardSets` that a provider's traits
+    A function that returns the :class:`nova_gpu.core.card_sets.CardSets` that a provider's traits
     describe, or ``None``. The client loads them, too.
 ``nova_gpu.sets``
-    A class, :class:`nova_gpu.virt.sets.Sets`, called with the roots and the ledger.
+    A class, :class:`nova_gpu.virt.card_sets.Sets`, called with the roots and the ledger.
 ``nova_gpu.board_text``
     A module with the functions of :mod:`nova_gpu.cmd.board`.
 ``nova_gpu.shortages``

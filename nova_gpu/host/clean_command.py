@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from nova_gpu.core import exception, names
 from nova_gpu.core.model import GPU, DeliveryMode
 from nova_gpu.core.vgpu.vgpu import Slot, of_slot
-from nova_gpu.host import child
+from nova_gpu.host import child_process
 from nova_gpu.host.state import files
 
 _OPTION = "clean_command"
@@ -88,5 +88,5 @@ def run(
     }
     if slot is not None:
         environment[names.CLEAN_MIG_INSTANCE] = "/".join(map(str, of_slot(slot.number)))
-    status, output = child.status_and_output(command, timeout_s, environment)
+    status, output = child_process.status_and_output(command, timeout_s, environment)
     return status, os.fsdecode(output)

@@ -18,7 +18,7 @@ from oslo_log import log as logging
 from nova_gpu.core import model, vendors
 from nova_gpu.core.device import Device
 from nova_gpu.core.vgpu.vgpu import Slot, of_slot, slot_number
-from nova_gpu.host import child
+from nova_gpu.host import child_process
 from nova_gpu.host import roots as host_roots
 from nova_gpu.host.mig import gpu_instances
 from nova_gpu.host.pci import kfd, sysfs
@@ -258,8 +258,8 @@ def _modprobe_arguments(
 def _run(command: tuple[str, ...], timeout_s: float) -> str | None:
     """Run *command*; return why it failed."""
     try:
-        child.run(command, timeout_s)
-    except child.Failed as error:
+        child_process.run(command, timeout_s)
+    except child_process.Failed as error:
         return f"{' '.join(command)} {error}"
     return None
 

@@ -8,7 +8,7 @@ import nova_gpu.privsep.vfio
 from nova_gpu.conf import CONF, NOVAS
 from nova_gpu.core import device, exception, model
 from nova_gpu.core.vgpu.vgpu import Slot
-from nova_gpu.host import child, clean_command
+from nova_gpu.host import child_process, clean_command
 from nova_gpu.host.container import guest_processes
 from nova_gpu.host.pci import privileged_cards
 from nova_gpu.host.vfio import binding, open_devices
@@ -39,9 +39,9 @@ def end_processes(address: str) -> list[str]:
     uids = guest_processes.ranges(NOVAS.libvirt.uid_maps)
     try:
         processes, left = guest_processes.end(_slot(gpu) or card, settings, uids)
-    except child.Failed as error:
+    except child_process.Failed as error:
         reason = f"the search for processes that its guest left {error}"
-        if isinstance(error, child.TimedOut):
+        if isinstance(error, child_process.TimedOut):
             raise exception.NotCleanedYet(address, reason, _TOO_MANY) from error
         raise exception.NotClean(address, reason, "see which processes have it open") from error
     if left:
@@ -66,7 +66,7 @@ def run_command(address: str) -> tuple[int, str]:
     except exception.InvalidOption as error:
         remedy = "correct the option, and clean the card"
         raise exception.NotClean(address, str(error), remedy) from error
-    except child.Failed as error:
+    except child_process.Failed as error:
         reason = f"[gpu]clean_command {error}"
         raise exception.NotClean(address, reason, "see what is wrong with the card") from error
 

@@ -8,7 +8,7 @@ import pathlib
 import nova_gpu.privsep.entrypoint
 from nova_gpu.conf import CONF, NOVAS
 from nova_gpu.core import exception, model
-from nova_gpu.host import child
+from nova_gpu.host import child_process
 from nova_gpu.host.pci import privileged_cards
 from nova_gpu.host.processes import Holder
 from nova_gpu.host.roots import Roots
@@ -46,7 +46,7 @@ def in_use(addresses: list[str]) -> dict[str, list[Holder]]:
     cards = [model.PciAddress.parse(address) for address in addresses]
     try:
         holders = binding.in_use(cards, settings(CONF.gpu.bind_timeout))
-    except child.Failed as error:
+    except child_process.Failed as error:
         unknown: Holder = (1, f"all processes: the search {error}", None)
         return {key: [unknown] for key in addresses}
     return {str(card): who for card, who in holders.items()}

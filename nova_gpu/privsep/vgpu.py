@@ -10,7 +10,7 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import exception, model, names
 from nova_gpu.core.flavor import parsers
 from nova_gpu.core.vgpu import vgpu
-from nova_gpu.host import child, clean_command
+from nova_gpu.host import child_process, clean_command
 from nova_gpu.host.mig import mig_layout
 from nova_gpu.host.nvidia import nvml_vgpus, vgpu_manager
 from nova_gpu.host.pci import privileged_cards, selection
@@ -79,7 +79,7 @@ def types(addresses: list[str]) -> str:
 def partition_modes(addresses: list[str]) -> dict[str, str]:
     """Return the partition modes of AMD's cards at *addresses*, by address, where known.
 
-    :raises nova_gpu.host.child.Failed: if they cannot be read in time
+    :raises nova_gpu.host.child_process.Failed: if they cannot be read in time
     """
     cards = [model.PciAddress.parse(address) for address in addresses]
     modes = gim.modes(cards, Roots.of(CONF.gpu), CONF.gpu.bind_timeout)
@@ -90,7 +90,7 @@ def partition_modes(addresses: list[str]) -> dict[str, str]:
 def manager_errors(since: float) -> list[str]:
     """Return the last errors of NVIDIA's vGPU manager since that time, in seconds of Unix.
 
-    :raises nova_gpu.host.child.Failed: if its journal cannot be read in time
+    :raises nova_gpu.host.child_process.Failed: if its journal cannot be read in time
     """
     return vgpu_manager.errors(float(since), _JOURNAL_TIMEOUT_S)
 
@@ -138,7 +138,7 @@ def finish_preparation(address: str) -> str:
             command, card, model.DeliveryMode.VGPU, CONF.gpu.bind_timeout, option=option
         )
         reason = f"ended with {status}: {output.strip()[-200:]}" if status else None
-    except child.Failed as error:
+    except child_process.Failed as error:
         reason = str(error)
     if reason:
         raise exception.DeviceUnavailable(

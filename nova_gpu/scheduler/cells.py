@@ -24,7 +24,7 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.exception import Reason
 from nova_gpu.core.flavor.request import GPURequest
-from nova_gpu.core.scheduling import fit, rank, reasons
+from nova_gpu.core.scheduling import fit, no_valid_host, rank
 from nova_gpu.core.scheduling.stats import Report
 from nova_gpu.core.topology import affinity
 from nova_gpu.core.topology.affinity import Affinity, Counts, Policy, Sockets
@@ -109,7 +109,7 @@ class GuestCells:
         return self._reason(*self._best(hosts, free=True))
 
     def _reason(self, most: int, free: Counts | None = None) -> Reason:
-        return reasons.apart(self.request, len(self.topology.cells), self.policy, most, free)
+        return no_valid_host.apart(self.request, len(self.topology.cells), self.policy, most, free)
 
     def _best(self, hosts: Iterable[HostState], *, free: bool) -> tuple[int, Counts]:
         """Return the most GPUs that so many cells could reach on a host, and the GPUs there.

@@ -16,7 +16,7 @@ from nova_gpu.core.exception import Reason
 from nova_gpu.core.flavor import request_group
 from nova_gpu.core.flavor.request import Request
 from nova_gpu.core.placement import closing_trait
-from nova_gpu.core.scheduling import reasons
+from nova_gpu.core.scheduling import no_valid_host
 from nova_gpu.scheduler import placement
 
 # The prefixes of traits that close a host to the request, each tried together with those before it
@@ -39,7 +39,7 @@ def closing(
     for prefix in _CLOSING:
         wider = _without_traits(pairs, functools.partial(_begins, f"!{prefix}"))
         if wider != pairs and is_served(wider):
-            return reasons.closed(request, prefix, bound=bound)
+            return no_valid_host.closed(request, prefix, bound=bound)
         pairs = wider
     return None
 

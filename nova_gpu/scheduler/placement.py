@@ -24,7 +24,7 @@ from nova_gpu.core.flavor.request_group import GroupRequest
 from nova_gpu.core.model import GroupKey
 from nova_gpu.core.placement import closing_trait
 from nova_gpu.core.placement.inventory import Inventory
-from nova_gpu.core.scheduling.reasons import Supply
+from nova_gpu.core.scheduling.no_valid_host import Supply
 
 _VERSION = report.SAME_SUBTREE_VERSION
 # The default of Nova's [scheduler]max_placement_results

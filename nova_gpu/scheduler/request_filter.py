@@ -25,7 +25,7 @@ from nova_gpu.core.exception import Reason
 from nova_gpu.core.flavor import query, validation
 from nova_gpu.core.flavor.placement_policy import PeerAccess
 from nova_gpu.core.flavor.request import GPURequest, Request
-from nova_gpu.core.scheduling import reasons
+from nova_gpu.core.scheduling import no_valid_host
 from nova_gpu.scheduler import (
     closed_hosts,
     divisions,
@@ -94,7 +94,7 @@ def gpu_request_filter(
                 by_model=CONF.gpu.count_models,
             )
             if spelled_out is None:
-                unknown = reasons.unknown_name(request, known) or _NONE_FITS
+                unknown = no_valid_host.unknown_name(request, known) or _NONE_FITS
                 raise refusal(ctxt, request_spec, unknown, whole)
         spelled_out = divisions.named(ctxt, request_spec, spelled_out or {})
         closed_hosts.forbid(ctxt, request_spec, flavor)
@@ -107,7 +107,11 @@ def gpu_request_filter(
         LOG.warning("Refusing a request for GPUs, because its query cannot be made: %s", e)
         unread = Reason.of_both("Placement does not say which GPUs there are")
         raise refusal(ctxt, request_spec, unread, whole) from e
-    if whole and machine_type and (unfit := reasons.unfit_machine_type(whole, machine_type, known)):
+    if (
+        whole
+        and machine_type
+        and (unfit := no_valid_host.unfit_machine_type(whole, machine_type, known))
+    ):
         raise refusal(ctxt, request_spec, unfit, whole)
 
     changed = request_spec.flavor.obj_clone()
@@ -157,12 +161,12 @@ def _why_not(
     if nodes is None or nodes:
         # Nova starts instances on a forced host whatever its state is.
         if nodes and not _is_forced(request_spec) and closed_hosts.are_down(ctxt, nodes):
-            return reasons.closed(requests[0], reasons.DOWN, bound=in_tree is not None)
+            return no_valid_host.closed(requests[0], no_valid_host.DOWN, bound=in_tree is not None)
         instances = multi_create.to_create(ctxt, request_spec)
         if instances < 2:
             return None
         most = placement.room(ctxt, querystring, requests[0].resource_class)
-        return reasons.too_few(requests[0], instances, most)
+        return no_valid_host.too_few(requests[0], instances, most)
     if unpinned and placement.has_candidate(ctxt, unpinned.to_querystring(), ignored):
         return None
 
@@ -174,17 +178,17 @@ def _why_not(
         return reason
     resources = wanted.get_request_group(None).resources
     if is_served(obstacles.gpus_only(pairs)):
-        return reasons.elsewhere(requests[0], resources, obstacles.other(pairs, is_served))
+        return no_valid_host.elsewhere(requests[0], resources, obstacles.other(pairs, is_served))
     known = placement.known_traits(ctxt)
     roots = placement.members(ctxt, querystring)
     scope = placement.PermittedHosts(in_tree, roots, ignored)
     supplies = [placement.supplies(ctxt, request, scope) for request in requests]
-    missing = reasons.missing(
+    missing = no_valid_host.missing(
         requests, supplies, known, bound=bound, where=_where(request_spec, scope)
     )
     if missing or sum(len(request.groups) for request in requests) > 1:
-        return missing or reasons.not_together(requests)
-    return reasons.elsewhere(requests[0], resources, None)
+        return missing or no_valid_host.not_together(requests)
+    return no_valid_host.elsewhere(requests[0], resources, None)
 
 
 def _where(spec: objects.RequestSpec, scope: placement.PermittedHosts) -> str:

@@ -13,8 +13,8 @@ from oslo_log import log as logging
 
 from nova_gpu.core import availability, device, exception, names
 from nova_gpu.core.availability import Reasons
+from nova_gpu.core.card_sets import Module
 from nova_gpu.core.model import GPU, PciAddress
-from nova_gpu.core.sets import Module
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.host.roots import Roots

@@ -16,7 +16,7 @@ from nova.virt.libvirt import driver
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception, names
 from nova_gpu.virt import libvirt_errors, signatures
-from nova_gpu.virt.delivery import container_domain, guest_config
+from nova_gpu.virt.delivery import container_domain, domain_xml
 from nova_gpu.virt.host_gpus import HostGPUs
 from nova_gpu.virt.lifecycle import refusals
 from nova_gpu.virt.lifecycle.start import Kind
@@ -62,7 +62,7 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
     @staticmethod
     def _create_idmaps(*args: Any, **kwargs: Any) -> list[Any]:
         plain = super(GPULibvirtDriver, GPULibvirtDriver)._create_idmaps(*args, **kwargs)
-        return [guest_config.id_map(uid_map) for uid_map in plain]
+        return [domain_xml.id_map(uid_map) for uid_map in plain]
 
     def get_diagnostics(self, instance: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
         diagnostics: dict[str, Any] = super().get_diagnostics(instance, *args, **kwargs)
@@ -122,7 +122,7 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         **kwargs: Any,
     ) -> Any:
         named = network_info, self._gpus.starts.rescue_image(instance, image_meta)
-        again = functools.partial(guest_config.define_again, self, context, instance, *named)
+        again = functools.partial(domain_xml.define_again, self, context, instance, *named)
         with self._gpus.starts.rescuing(instance, lambda: again(*args, **kwargs)) as goes_on:
             return super().rescue(context, instance, *named, *args, **kwargs) if goes_on else None
 

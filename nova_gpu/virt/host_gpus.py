@@ -12,7 +12,7 @@ from nova.virt.libvirt import host as libvirt_host
 
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import diagnostics, libvirt_version
-from nova_gpu.virt.cards import Cards
+from nova_gpu.virt.card_inspection import Cards
 from nova_gpu.virt.health import failed_starts, monitor
 from nova_gpu.virt.health.failed_starts import FailedStarts
 from nova_gpu.virt.health.xids import Xids
@@ -28,7 +28,7 @@ from nova_gpu.virt.lifecycle.lost_reasons import LostReasons
 from nova_gpu.virt.lifecycle.proofs import Proofs
 from nova_gpu.virt.lifecycle.refusals import Refusals
 from nova_gpu.virt.lifecycle.releases import Releases
-from nova_gpu.virt.lifecycle.starts import Starts
+from nova_gpu.virt.lifecycle.start_steps import Starts
 from nova_gpu.virt.lifecycle.stops import Stops
 from nova_gpu.virt.lifecycle.vgpus import VGPUs
 from nova_gpu.virt.live_migration.migrate_data import Moves

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 
 from nova_gpu.core import exception
-from osc_gpu import explain, flavor_check, flavors, providers, servers, usage
+from osc_gpu import explain, flavor_check, flavors, group_list, host_list, servers, usage
 from tests.fixtures import ailments
 from tests.functional import base, sdk
 from tests.functional.shown import ShownTestBase
@@ -28,14 +28,14 @@ class HostsTest(ShownTestBase):
             ("host2", *_KEPLER, 4, 1, 0, 3),
             ("host2", *_FERMI, 4, 0, 0, 4),
         ]
-        self.assertEqual(groups, self.values(providers.ListGroups))
-        self.documented("group-list", providers.ListGroups)
-        self.assertEqual(groups[1:], self.values(providers.ListGroups, "--host", "host2"))
-        of_kepler = self.values(providers.ListGroups, "--arch", "Kepler", "--free")
+        self.assertEqual(groups, self.values(group_list.ListGroups))
+        self.documented("group-list", group_list.ListGroups)
+        self.assertEqual(groups[1:], self.values(group_list.ListGroups, "--host", "host2"))
+        of_kepler = self.values(group_list.ListGroups, "--arch", "Kepler", "--free")
         self.assertEqual(groups[1:2], of_kepler)
-        self.assertEqual(1, len(self.values(providers.ListHosts, "--arch", "kepler")))
+        self.assertEqual(1, len(self.values(host_list.ListHosts, "--arch", "kepler")))
         for name, said in (("hots2", "; did you mean host2?"), ("nosuch", "the 2 hosts")):
-            refused = self.refusal(providers.ListGroups, "--host", name)
+            refused = self.refusal(group_list.ListGroups, "--host", name)
             self.assertIn(f"Placement has no GPUs of a host {name}; ", refused)
             self.assertIn(said, refused)
         service = self.computes["host2"].service_ref.uuid
@@ -43,9 +43,9 @@ class HostsTest(ShownTestBase):
         off = "its compute service is disabled: repair"
         self.assertEqual(
             [("host1", "up", "fermi", 8, 2, 1, 5), ("host2", off, "fermi, kepler", 8, 1, 0, 7)],
-            self.values(providers.ListHosts),
+            self.values(host_list.ListHosts),
         )
-        self.documented("host-list", providers.ListHosts)
+        self.documented("host-list", host_list.ListHosts)
         self.admin_api.put_service(service, {"status": "enabled"})
 
         self.assertIn(
@@ -56,7 +56,7 @@ class HostsTest(ShownTestBase):
         self.period("host1")
         self._test_show(two)
         self._test_usage(two, one)
-        for command in (providers.ListGroups, providers.ListHosts):
+        for command in (group_list.ListGroups, host_list.ListHosts):
             self.assertIn("for administrators", self.refusal(command, admin=False))
         self.force_down("host2")
         fault = self.boot_refused(self.flavor(gpus="1", gpu_arch="kepler"))

@@ -27,7 +27,7 @@ from nova.tests.functional import fixtures as nova_fixtures
 from oslo_messaging.rpc import client as rpc_client
 from sqlalchemy import engine, event
 
-from nova_gpu.host import child
+from nova_gpu.host import child_process
 from tests.fixtures import failing_calls, libvirt
 from tests.matrix import threads
 
@@ -112,7 +112,7 @@ class Calls(fixtures.Fixture):
                 self._patch(owner, name, functools.partial(self._of_libvirt, name))
         for name in _CONNECTION:
             self._patch(libvirt.Connection, name, functools.partial(self._of_libvirt, name))
-        self._patch(child, "run", self._process)
+        self._patch(child_process, "run", self._process)
         self.useFixture(threads.HostByThread()).answer = self._answer
         event.listen(engine.Engine, "before_cursor_execute", self._statement)
         self.addCleanup(event.remove, engine.Engine, "before_cursor_execute", self._statement)
@@ -203,10 +203,10 @@ class Calls(fixtures.Fixture):
 
     def _process(self, do: Callable[..., bytes], *args: Any) -> Any:
         def fail() -> None:
-            raise child.Failed("ended with -9: no message")
+            raise child_process.Failed("ended with -9: no message")
 
         def lose() -> None:
-            raise child.Failed("ended with 1: no message")
+            raise child_process.Failed("ended with 1: no message")
 
         return self._call("process", "process", lambda: do(*args), fail, lose)
 

@@ -18,7 +18,7 @@ from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vgpu import slots, sriov, virtual_functions
-from nova_gpu.virt.delivery import hostdev_parts
+from nova_gpu.virt.delivery import vgpu_deliveries
 from nova_gpu.virt.inventory import discovery
 from tests.vfio import host
 
@@ -90,7 +90,7 @@ class TypedFunctionsTest(unittest.TestCase):
         """Debian 12's is too old for them: a newer one would do."""
         looked = discovery.Discovery(libvirt_version=this_host.version)
         parts, others = looked.in_parts(looked.find())
-        major, minor, micro = hostdev_parts.MIN_LIBVIRT
+        major, minor, micro = vgpu_deliveries.MIN_LIBVIRT
         newer = (major * 1000 + minor) * 1000 + micro
         if this_host.version() < newer:
             self.assertNotIn(self.card, parts)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from nova_gpu import notifications
 from nova_gpu.api import extra_spec_validators
 from nova_gpu.cmd import checks as shared
-from nova_gpu.cmd import exporter, status, way_back
+from nova_gpu.cmd import downgrade_check, exporter, status
 
 from . import commands, traits
 
@@ -104,7 +104,7 @@ def _literals(text: str) -> str:
 
 TABLES: dict[str, Callable[[], Table]] = {
     "checks": lambda: _checks(status.UpgradeChecks),
-    "checks-back": lambda: _checks(way_back.WayBackChecks),
+    "checks-back": lambda: _checks(downgrade_check.DowngradeChecks),
     "commands": _commands,
     "events": _events,
     "extra-specs": _extra_specs,

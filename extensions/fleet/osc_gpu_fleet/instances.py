@@ -21,8 +21,8 @@ from nova_gpu.core.scheduling.capacity import Group, Host
 from nova_gpu_fleet.core import extra_specs
 from nova_gpu_fleet.core.closed_hosts import RESERVED
 from nova_gpu_fleet.core.preemptible import is_preemptible
-from osc_gpu import closed_hosts, consumers, flavors, hosts, providers, query, rest, servers
-from osc_gpu.providers import Provider
+from osc_gpu import closed_hosts, consumers, flavors, group_list, hosts, query, rest, servers
+from osc_gpu.group_list import Provider
 from osc_gpu.resource_request import Size
 from osc_gpu_fleet import nodes
 from osc_gpu_fleet.planning import fleet
@@ -93,7 +93,7 @@ def read(connection: rest.CachedConnection) -> Fleet:
 
     :raises NotPermitted: if policy does not permit the user to read it
     """
-    answer = providers.read(connection, reserved=False)
+    answer = group_list.read(connection, reserved=False)
     roots = nodes.by_name(connection)
     with rest.clean_refusals("Nova"):
         listed = connection.compute.servers(details=True, all_projects=True)

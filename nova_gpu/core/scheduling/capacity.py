@@ -14,10 +14,10 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from nova_gpu.core import names
+from nova_gpu.core.card_sets import CardSets
 from nova_gpu.core.flavor.request_group import GroupRequest
 from nova_gpu.core.placement import inventory
 from nova_gpu.core.placement.inventory import Inventory
-from nova_gpu.core.sets import CardSets
 
 # If there are more combinations for one instance of several groups, only these first ones count.
 _MOST_COMBINATIONS = 64

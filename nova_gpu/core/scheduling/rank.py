@@ -142,8 +142,8 @@ def _without(report: Report, number: int, count: int, cell_nodes: frozenset[int]
 def _taken(nodes: tuple[_Node, ...], count: int, cell_nodes: frozenset[int]) -> tuple[_Node, ...]:
     """Return *nodes* with *count* fewer free GPUs.
 
-    They are those of the nodes *cell_nodes*, then of one node, the one with the fewest if several have as
-    many.
+    They are those of the nodes *cell_nodes*, then of one node, the one with the fewest if several
+    have as many.
     """
     remaining = list(nodes)
 

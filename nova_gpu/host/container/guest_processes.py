@@ -17,7 +17,7 @@ from typing import NamedTuple
 from nova_gpu.core import json_text, model
 from nova_gpu.core.printable import printable
 from nova_gpu.core.vgpu.vgpu import Slot, of_slot
-from nova_gpu.host import child, processes
+from nova_gpu.host import child_process, processes
 from nova_gpu.host.container import end_processes
 from nova_gpu.host.container.end_processes import GuestState, Range
 from nova_gpu.host.nvidia import nvml
@@ -25,7 +25,7 @@ from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import open_devices
 from nova_gpu.host.vfio.binding import RebindSettings
 
-SCRIPT = child.source(pathlib.Path(__file__).with_name("end_processes.py"), processes)
+SCRIPT = child_process.source(pathlib.Path(__file__).with_name("end_processes.py"), processes)
 
 
 _COMPUTES = "NVIDIA's driver says that it computes there"
@@ -136,7 +136,9 @@ def end(
         "uids": uids,
         "timeout_s": settings.timeout_s / 2,
     }
-    output = child.run(child.script(SCRIPT, json.dumps(request)), settings.timeout_s)
+    output = child_process.run(
+        child_process.script(SCRIPT, json.dumps(request)), settings.timeout_s
+    )
     answer = json_text.parse(output)
     ended, left = (
         [Process(*process) for process in answer[outcome]] for outcome in ("ended", "left")

@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterable, Sequence
 from oslo_log import log as logging
 
 from nova_gpu.core import container, exception
-from nova_gpu.host import child
+from nova_gpu.host import child_process
 
 LOG = logging.getLogger(__name__)
 
@@ -142,8 +142,8 @@ def _fill(folder: pathlib.Path, files: dict[str, str], links: list[tuple[str, st
     if ldconfig is None:
         raise FileNotFoundError("ldconfig is not there; install the C library's tools")
     try:
-        child.run((ldconfig, "-n", str(folder)), _LDCONFIG_TIMEOUT_S)
-    except child.Failed as error:
+        child_process.run((ldconfig, "-n", str(folder)), _LDCONFIG_TIMEOUT_S)
+    except child_process.Failed as error:
         raise OSError(f"{ldconfig} {error}") from error
     for content, link in links:
         # A link may contain the name of another link; one without a target is for a library that is

@@ -16,13 +16,13 @@ from nova_gpu.core import exception, json_text
 from nova_gpu.core.model import GPU, MIGInstance, PciAddress
 from nova_gpu.core.vgpu import vgpu
 from nova_gpu.core.vgpu.vgpu import slot_number
-from nova_gpu.host import child
+from nova_gpu.host import child_process
 from nova_gpu.host.mig import gpu_instances
 from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.pci import selection
 from nova_gpu.host.roots import Roots
 
-_MAKER = child.source(pathlib.Path(__file__).with_name("mig_maker.py"))
+_MAKER = child_process.source(pathlib.Path(__file__).with_name("mig_maker.py"))
 # How often MIG mode is set, one second apart: it cannot be turned on while a process has the card
 # open, as nova-gpu's own probe of NVML has for some seconds.
 _TRIES = 15
@@ -202,11 +202,11 @@ def _run(arguments: Iterable[str], timeout_s: float) -> int:
     """
     try:
         command = [sys.executable, "-P", "-c", _MAKER, *arguments]
-        answer = json_text.parse(child.run(command, timeout_s))
+        answer = json_text.parse(child_process.run(command, timeout_s))
         if "error" not in answer:
             return int(answer["made"])
         reason = str(answer["error"])
-    except child.Failed as error:
+    except child_process.Failed as error:
         reason = str(error)
     except (ValueError, LookupError, TypeError) as error:
         reason = f"the process that divides it gave no answer: {error!r}"

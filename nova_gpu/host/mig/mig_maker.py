@@ -2,8 +2,8 @@
 """Script that divides one card into MIG instances.
 
 It runs as a process of its own, like every call that may hang in the driver
-(:mod:`nova_gpu.host.child`): a thread of the privsep daemon that hangs cannot be ended, and NVML
-keeps the card open in its process until nvmlShutdown, which a hanging call never reaches. It
+(:mod:`nova_gpu.host.child_process`): a thread of the privsep daemon that hangs cannot be ended, and
+NVML keeps the card open in its process until nvmlShutdown, which a hanging call never reaches. It
 imports nvidia-ml-py and the standard library only. Its arguments are a card's PCI address, a
 profile (``1g.18gb``), or nothing to turn MIG mode on only, and the number of attempts to do that.
 With the ids of GPU instances behind these, their compute instances are made again and nothing else.

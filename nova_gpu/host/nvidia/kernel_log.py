@@ -14,11 +14,11 @@ import re
 from collections.abc import Iterable
 
 from nova_gpu.core import exception, json_text, model
-from nova_gpu.host import child
+from nova_gpu.host import child_process
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import files
 
-_SCRIPT = child.source(pathlib.Path(__file__).with_name("kmsg.py"))
+_SCRIPT = child_process.source(pathlib.Path(__file__).with_name("kmsg.py"))
 
 # "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python, GPU has fallen off the bus."; drivers
 # before 2020 wrote "Xid (0000:3b:00)", and pid and name are not always there. Of a MIG instance it
@@ -72,8 +72,8 @@ def read(known: int, roots: Roots, timeout_s: float) -> tuple[int, list[str]]:
     """
     path = str(roots.dev / "kmsg")
     try:
-        output = child.run(child.script(_SCRIPT, path, str(known)), timeout_s)
-    except child.Failed as error:
+        output = child_process.run(child_process.script(_SCRIPT, path, str(known)), timeout_s)
+    except child_process.Failed as error:
         raise exception.KernelLogUnreadable(path, f"the process that reads it {error}") from error
     answer = json_text.parse(output)
     return known if answer["last"] is None else answer["last"], answer["lines"]

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from nova_gpu.core import exception, model
 from nova_gpu.core.health_verdict import NvmlHealth
 from nova_gpu.core.model import MIGInstance
-from nova_gpu.host import child, products
+from nova_gpu.host import child_process, products
 
 LOG = logging.getLogger(__name__)
 
@@ -156,7 +156,7 @@ _NOT_UNDERSTOOD = (
     *(ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError),
     exception.InvalidPciAddress,
 )
-_PROBE = child.source(pathlib.Path(__file__).with_name("nvml_probe.py"))
+_PROBE = child_process.source(pathlib.Path(__file__).with_name("nvml_probe.py"))
 # A process that is killed inside the driver ends only when the driver releases it.
 _hanging: list[subprocess.Popen[bytes]] = []
 
@@ -364,9 +364,9 @@ def run(arguments: Sequence[str], timeout_s: float) -> bytes:
     if _hanging:  # in every period there would be one more that cannot be killed
         raise NoAnswer(f"an earlier probe (pid {_hanging[0].pid}) still hangs in the driver")
     try:
-        return child.run([sys.executable, "-P", "-c", _PROBE, *arguments], timeout_s)
-    except child.TimedOut as error:
+        return child_process.run([sys.executable, "-P", "-c", _PROBE, *arguments], timeout_s)
+    except child_process.TimedOut as error:
         _hanging.append(error.process)
         raise NoAnswer(f"the probe {error} ([gpu]nvml_timeout) and was killed") from error
-    except child.Failed as error:
+    except child_process.Failed as error:
         raise NoAnswer(f"the probe {error}") from error

@@ -8,7 +8,7 @@ QEMU reports nothing but an errno then, and the kernel's log a status without a 
 from __future__ import annotations
 
 from nova_gpu.core import printable
-from nova_gpu.host import child
+from nova_gpu.host import child_process
 
 _UNIT = "nvidia-vgpu-mgr"
 # How many entries are read, and how many of those with an error are returned: the last ones
@@ -21,10 +21,10 @@ def errors(since: float, timeout_s: float) -> list[str]:
     An entry may name guests. Needs root, and the host's journal.
 
     :param since: the time in seconds of Unix
-    :raises nova_gpu.host.child.Failed: if the journal cannot be read in time
+    :raises nova_gpu.host.child_process.Failed: if the journal cannot be read in time
     """
     command = ["journalctl", f"--unit={_UNIT}", f"--since=@{int(since)}", f"--lines={_READ}"]
-    output = child.run([*command, "--output=cat", "--no-pager"], timeout_s)
+    output = child_process.run([*command, "--output=cat", "--no-pager"], timeout_s)
     lines = [line for line in output.decode(errors="replace").splitlines() if line.strip(" -")]
     # "-- No entries --"
     entries = [printable.printable(line) for line in lines if not line.startswith("-- ")]

@@ -2,9 +2,9 @@
 """Script that sets how the vGPUs of one card share it, while it has none.
 
 It runs as a process of its own, like every call that may hang in the driver
-(:mod:`nova_gpu.host.child`), and imports nvidia-ml-py and the standard library only. Its arguments
-are a card's PCI address, ``mixed`` or ``equal`` sizes, and a scheduler or nothing; it prints one of
-::
+(:mod:`nova_gpu.host.child_process`), and imports nvidia-ml-py and the standard library only. Its
+arguments are a card's PCI address, ``mixed`` or ``equal`` sizes, and a scheduler or nothing; it
+prints one of ::
 
     {}
     {"error": "why it is not set"}

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from nova_gpu.core import exception, model
 from nova_gpu.core.guest.devices import PcieLink
 from nova_gpu.core.topology.nearness import Neighbour
-from nova_gpu.host import child
+from nova_gpu.host import child_process
 from nova_gpu.host.roots import Roots
 
 # Every attribute read here is one line; sysfs never returns more than a page.
@@ -40,7 +40,7 @@ _HIGH = _IORESOURCE_MEM | _IORESOURCE_PREFETCH | _IORESOURCE_MEM_64
 # The function's own BARs; the lines of the ROM and of its virtual functions follow.
 _BARS = 6
 _ROOT = re.compile("pci[0-9a-f]{4,8}:[0-9a-f]{2}")
-_WRITER = child.source(pathlib.Path(__file__).with_name("write_attribute.py"))
+_WRITER = child_process.source(pathlib.Path(__file__).with_name("write_attribute.py"))
 
 
 def device(address: model.PciAddress | str, roots: Roots) -> str:
@@ -263,6 +263,6 @@ def write(path: str, text: str, timeout_s: float) -> None:
     :raises Failed: if the kernel refuses the text, or the write does not return in time
     """
     try:
-        child.run(child.script(_WRITER, path, text), timeout_s)
-    except child.Failed as error:
-        raise child.Failed(f"writing {text} to {path} {error}") from error
+        child_process.run(child_process.script(_WRITER, path, text), timeout_s)
+    except child_process.Failed as error:
+        raise child_process.Failed(f"writing {text} to {path} {error}") from error

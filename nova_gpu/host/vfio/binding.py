@@ -28,7 +28,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from nova_gpu.core import exception, json_text, model
-from nova_gpu.host import child, processes
+from nova_gpu.host import child_process, processes
 from nova_gpu.host.pci import consoles, discovery, iommu, sysfs
 from nova_gpu.host.processes import Holder, Number
 from nova_gpu.host.roots import Roots
@@ -37,7 +37,7 @@ from nova_gpu.host.vfio import open_devices
 
 LOG = logging.getLogger(__name__)
 
-_SCRIPT = child.source(pathlib.Path(__file__).with_name("card_script.py"), processes)
+_SCRIPT = child_process.source(pathlib.Path(__file__).with_name("card_script.py"), processes)
 # How the names of the script's steps before any binding begin
 _LOOKS = ("looking", "reading")
 _SETTLE_S = 5.0
@@ -238,8 +238,8 @@ def _load_driver(settings: RebindSettings) -> None:
     if (settings.roots.sysfs / "bus/pci/drivers" / iommu.DRIVER).is_dir():
         return
     try:
-        child.run(["modprobe", iommu.DRIVER], settings.timeout_s)
-    except child.Failed as error:
+        child_process.run(["modprobe", iommu.DRIVER], settings.timeout_s)
+    except child_process.Failed as error:
         reason = f"modprobe {iommu.DRIVER} {error}"
         raise _NotMoved(reason, "install the kernel's package of extra modules") from error
 
@@ -283,12 +283,12 @@ def _move(
         raise _NotBegun(open_devices.UNSEEN, open_devices.UNSEEN_REMEDY)
     try:
         answer = _ask(gpu.address, task, settings)
-    except child.TimedOut as error:
+    except child_process.TimedOut as error:
         _refuse_hanging(gpu.address, f" within {settings.timeout_s:g} s ([gpu]bind_timeout)")
         step = _last_line(error.output)
         failed = _NotBegun if step.startswith(_LOOKS) else _NotMoved
         raise failed(f"{step} took too long ([gpu]bind_timeout)") from error
-    except child.Failed as error:
+    except child_process.Failed as error:
         raise _NotMoved(f"the process that binds it {error}") from error
     if holders := answer["holders"]:
         reason, remedy = open_devices.reason(holders)
@@ -313,7 +313,7 @@ def _ask(
     _refuse_hanging(address)
     try:
         return _run(task, settings)
-    except child.TimedOut as error:
+    except child_process.TimedOut as error:
         _hanging[address] = error.process, _last_line(error.output)
         raise
 
@@ -335,7 +335,7 @@ def _refuse_hanging(address: model.PciAddress, limit: str = "") -> None:
 def _run(task: Mapping[str, Any], settings: RebindSettings) -> Mapping[str, Any]:
     roots = {"sysfs": str(settings.roots.sysfs), "proc": str(settings.roots.proc)}
     stdin = json.dumps({**roots, "settle_s": _SETTLE_S, **task}).encode() + b"\n"
-    output = child.run(child.script(_SCRIPT), settings.timeout_s, stdin)
+    output = child_process.run(child_process.script(_SCRIPT), settings.timeout_s, stdin)
     answer: Mapping[str, Any] = json_text.parse(_last_line(output))
     return answer
 
@@ -421,9 +421,10 @@ def _still_in_use(gpu: model.GPU, settings: RebindSettings) -> str | None:
             if time.monotonic() > deadline:
                 return f"it is still in use by {open_devices.as_text(who)}"
             time.sleep(_LOOK_AGAIN_S)
-    except child.Failed as error:
+    except child_process.Failed as error:
         reason = f"the search for processes that have it open {error}"
-        if isinstance(error, child.TimedOut):  # any process of the host may have caused that
+        # Any process of the host may have caused that.
+        if isinstance(error, child_process.TimedOut):
             raise exception.NotCleanedYet(str(gpu.address), reason, _SEARCHES_LONG) from error
         return reason
     return None
@@ -463,9 +464,9 @@ def _reset(gpu: model.GPU, way: str | None, settings: RebindSettings) -> str | N
         error: str | None = _ask(gpu.address, task, settings)["error"]
     except _Hangs:
         return "an earlier reset of it does not end"
-    except child.TimedOut as failure:
+    except child_process.TimedOut as failure:
         return f"{_last_line(failure.output)} did not end in {settings.timeout_s:g} s"
-    except child.Failed as failure:
+    except child_process.Failed as failure:
         return f"the process that resets it {failure}"
     return error
 

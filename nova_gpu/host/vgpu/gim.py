@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 
 from nova_gpu.core import vendors
 from nova_gpu.core.model import GPU, PciAddress
-from nova_gpu.host import child
+from nova_gpu.host import child_process
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vgpu import sriov
@@ -52,7 +52,7 @@ def modes(cards: Iterable[PciAddress], roots: Roots, timeout_s: float) -> dict[P
     texts = {}
     for card in cards:
         paths = [f"{sysfs.device(card, roots)}/{name}" for name in _MODE_FILES]
-        texts[card] = child.run(["cat", *paths], timeout_s).decode(errors="replace")
+        texts[card] = child_process.run(["cat", *paths], timeout_s).decode(errors="replace")
     matches = {card: match for card, text in texts.items() if (match := _MODES.match(text))}
     return {c: f"{match['compute']}-{match['memory']}".lower() for c, match in matches.items()}
 

@@ -19,12 +19,12 @@ from typing import Any
 
 from nova_gpu.core import exception, json_text, vendors
 from nova_gpu.core.model import GPU
-from nova_gpu.host import child
+from nova_gpu.host import child_process
 from nova_gpu.host.mig import mig_layout
 from nova_gpu.host.pci import selection
 from nova_gpu.host.roots import Roots
 
-_SETTER = child.source(pathlib.Path(__file__).parent.with_name("nvidia") / "vgpu_setter.py")
+_SETTER = child_process.source(pathlib.Path(__file__).parent.with_name("nvidia") / "vgpu_setter.py")
 _SIZES, _SCHEDULER = "vgpu_mixed_sizes", "vgpu_scheduler"
 # NVIDIA's words, and those of nvml.h
 _SCHEDULERS = ("best_effort", "equal_share", "fixed_share")
@@ -131,9 +131,9 @@ def finish(card: GPU, wanted: Preparation, roots: Roots, timeout_s: float) -> No
     words = [str(card.address), sizes, wanted.scheduler or ""]
     try:
         answer = json_text.parse(
-            child.run([sys.executable, "-P", "-c", _SETTER, *words], timeout_s)
+            child_process.run([sys.executable, "-P", "-c", _SETTER, *words], timeout_s)
         )
-    except (child.Failed, ValueError) as error:
+    except (child_process.Failed, ValueError) as error:
         raise _refused(card, what, str(error)) from error
     if "error" in answer:
         raise _refused(card, what, str(answer["error"]))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from nova_gpu.core import exception
 from nova_gpu.core.vgpu.vgpu import Slot, is_function_type
-from nova_gpu.host import child
+from nova_gpu.host import child_process
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vgpu import mdev, sriov, virtual_functions
@@ -68,7 +68,7 @@ def make(slot: Slot, uuid: str, roots: Roots, timeout_s: float) -> None:
         sysfs.write(f"{device}/nvidia/current_vgpu_type", _number(slot.type_id), timeout_s)
         if not _has_type(device, slot):
             raise refused("its driver reported success and gave the function no type")
-    except (OSError, ValueError, child.Failed) as error:
+    except (OSError, ValueError, child_process.Failed) as error:
         raise refused(f"it was not created: {error}") from error
 
 
@@ -94,7 +94,7 @@ def remove(slot: Slot, uuid: str, roots: Roots, timeout_s: float) -> None:
             sysfs.write(f"{device}/nvidia/current_vgpu_type", _NO_TYPE, timeout_s)
             if _has_type(device, slot):
                 raise refused("its driver reported success and left the function its type")
-    except (OSError, ValueError, child.Failed) as error:
+    except (OSError, ValueError, child_process.Failed) as error:
         raise refused(f"its vGPU was not removed: {error}") from error
 
 
@@ -118,7 +118,7 @@ def set_params(slot: Slot, uuid: str, text: str, roots: Roots, timeout_s: float)
     try:
         sysfs.write(f"{folder}/{_PARAMS}", f"{text}\n", timeout_s)
         reason = "its driver took others" if sysfs.attribute(folder, _PARAMS) != text else None
-    except (OSError, child.Failed) as error:
+    except (OSError, child_process.Failed) as error:
         reason = str(error)
     if reason:
         what = f"{slot}: the parameters {text or 'of none'} were not set: {reason}"

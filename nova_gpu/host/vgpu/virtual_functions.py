@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from nova_gpu.core import exception, vendors
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vendors import FunctionMaker, Vendor
-from nova_gpu.host import child
+from nova_gpu.host import child_process
 from nova_gpu.host.mig import gpu_instances
 from nova_gpu.host.pci import iommu, selection, sysfs
 from nova_gpu.host.roots import Roots
@@ -115,7 +115,7 @@ def enable(card: PciAddress, number: int, roots: Roots, timeout_s: float) -> Non
         for index in range(1, there + 1):
             for path, default in sriov.unlimited(device, index):
                 sysfs.write(path, str(default), timeout_s)
-    except (OSError, child.Failed) as error:
+    except (OSError, child_process.Failed) as error:
         raise refused(str(error), "see the kernel's log about the card") from error
     if there != number:
         raise refused(f"its driver reported success and enabled {there}", "see the kernel's log")
@@ -155,13 +155,13 @@ def _run_sriov_manage(card: PciAddress, timeout_s: float) -> None:
     for left in range(_TRIES - 1, -1, -1):
         try:
             left_s = round(max(ends - time.monotonic(), 0.1), 1)
-            child.run([str(SRIOV_MANAGE), "-e", str(card)], left_s)
+            child_process.run([str(SRIOV_MANAGE), "-e", str(card)], left_s)
             return
-        except child.Failed as error:
+        except child_process.Failed as error:
             if _LOCKED not in str(error):
                 raise
             if not left or time.monotonic() + _TRY_AGAIN_S > ends:
-                raise child.Failed(
+                raise child_process.Failed(
                     f"{error}; end what uses the card (fuser -v /dev/nvidia*), such as DCGM or "
                     "nvidia-persistenced"
                 ) from error

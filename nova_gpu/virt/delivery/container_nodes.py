@@ -15,7 +15,7 @@ from oslo_log import log as logging
 
 import nova_gpu.privsep
 from nova_gpu.conf import CONF, NOVAS
-from nova_gpu.core import boundary, exception, refusal_texts
+from nova_gpu.core import boundary, exception, operation_refusals
 from nova_gpu.core.device import Device
 from nova_gpu.core.guest.tree import GuestPlace
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
@@ -51,9 +51,9 @@ _SET_MODE = (
 
 _UNSUPPORTED: Mapping[Operation, str] = MappingProxyType(
     {
-        Operation.SUSPEND: refusal_texts.SUSPEND_CONTAINER,
-        Operation.SNAPSHOT: refusal_texts.SUSPEND_CONTAINER,
-        Operation.RESCUE: refusal_texts.RESCUE_CONTAINER,
+        Operation.SUSPEND: operation_refusals.SUSPEND_CONTAINER,
+        Operation.SNAPSHOT: operation_refusals.SUSPEND_CONTAINER,
+        Operation.RESCUE: operation_refusals.RESCUE_CONTAINER,
     }
 )
 
@@ -120,7 +120,7 @@ class ContainerNodes(Delivery):
 
     def unsupported(self, operation: Operation, *, has_gpus: bool = True) -> str | None:
         if has_gpus and operation is Operation.LIVE_MIGRATION:
-            return refusal_texts.LIVE_CONTAINER
+            return operation_refusals.LIVE_CONTAINER
         return _UNSUPPORTED.get(operation)
 
     # Actions
@@ -149,7 +149,7 @@ class ContainerNodes(Delivery):
         Open the nodes to the container's users. The container sees the host's sysfs, so PCI
         addresses are the same on both sides.
         """
-        service.guest_config.isolate(guest)
+        service.domain_xml.isolate(guest)
         if not grants:
             return []
         cards = [grant for grant in grants if isinstance(grant, GPU)]
@@ -164,7 +164,7 @@ class ContainerNodes(Delivery):
         devices: tuple[Device, ...] = (*(card.address for card in cards), *slots)
         if self.host_hooks.rights:
             self.host_hooks.rights.open(instance, devices, mounts.nodes)
-        service.guest_config.add_nodes(guest, devices, mounts)
+        service.domain_xml.add_nodes(guest, devices, mounts)
         places = {c.address: GuestPlace(c.address, c.numa_node, c.pcie_switch) for c in cards}
         return described(cards, places, self._roots)
 

@@ -19,8 +19,9 @@ from nova_gpu.host.pci import selection
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import passthrough
 from nova_gpu.host.vgpu import division, preparation, virtual_functions
-from nova_gpu.virt import sets
-from nova_gpu.virt.delivery import hostdev_parts, mig_instance
+from nova_gpu.virt import card_sets
+from nova_gpu.virt.card_sets import Sets
+from nova_gpu.virt.delivery import mig_instance, vgpu_deliveries
 from nova_gpu.virt.delivery.delivery import Delivery, Grant
 from nova_gpu.virt.delivery.host_hooks import HostHooks
 from nova_gpu.virt.delivery.mig_instance import MIGInstances
@@ -28,7 +29,6 @@ from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
 from nova_gpu.virt.delivery.pci_passthrough import PCIPassthrough
 from nova_gpu.virt.delivery.peer_access import Peers
 from nova_gpu.virt.delivery.vgpu_types import VGPUTypes
-from nova_gpu.virt.sets import Sets
 
 if TYPE_CHECKING:
     from nova import objects
@@ -70,7 +70,7 @@ class Deliveries:
         # The option that states how cards are divided, its values by address or product, and the
         # function that divides a card
         self._option, self.wanted = "virtual_functions", dict[str, Any](functions)
-        self.divide: Callable[[str, Any], None] = hostdev_parts.divide
+        self.divide: Callable[[str, Any], None] = vgpu_deliveries.divide
         # The values of other options, which this host may ignore
         self._others: dict[str, Mapping[str, object]] = {
             "vgpu_mixed_sizes": preparation.parse_sizes(CONF.gpu.vgpu_mixed_sizes),
@@ -92,14 +92,14 @@ class Deliveries:
             self._read = lambda cards, _: mig_layout.divided(cards, roots, shares=shares)
         else:
             self._others["mig_profile"] = profiles
-            self.sets = sets.of_machines(roots, ledger)
+            self.sets = card_sets.of_machines(roots, ledger)
             spec = DeviceSpec(NOVAS.pci.device_spec)
             self.whole = machines = PCIPassthrough(
                 roots, spec, self.unbound, ledger, self._peers, libvirt_version
             )
             if ledger is not None:
                 self.host_hooks = machines.bindings
-            parts = hostdev_parts.of_machines(roots, spec, libvirt_version)
+            parts = vgpu_deliveries.of_machines(roots, spec, libvirt_version)
             self._types = VGPUTypes(roots)
             self._readings: dict[PciAddress, division.Reading] = {}
             self._modes: Mapping[PciAddress, str] = {}
@@ -173,7 +173,7 @@ class Deliveries:
         self, cards: Iterable[GPU], facts: division.TypesByFunction
     ) -> dict[PciAddress, DividedCard]:
         gpus = tuple(cards)
-        self._modes = hostdev_parts.modes(gpus, self.roots, self._modes)
+        self._modes = vgpu_deliveries.modes(gpus, self.roots, self._modes)
         divided = division.divided(gpus, self.roots, facts, self._readings, self._modes)
         return self._types.complete(gpus, divided)
 

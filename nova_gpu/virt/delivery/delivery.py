@@ -55,7 +55,8 @@ class Delivery(abc.ABC):
     ``share``: the threads of privsep's daemon for slow work, set only in nova-compute.
 
     Attributes of a delivery of parts. ``kind``: the kind of the PCI functions at which the parts
-    are made. ``part_name``: the name of such a part in data that hosts exchange; it must never change.
+    are made. ``part_name``: the name of such a part in data that hosts exchange; it must never
+    change.
     """
 
     mode: DeliveryMode

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import nova_gpu.privsep
 from nova_gpu.conf import NOVAS
-from nova_gpu.core import refusal_texts
+from nova_gpu.core import operation_refusals
 from nova_gpu.core.guest import machine_types
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
 from nova_gpu.host.roots import Roots
@@ -30,10 +30,13 @@ if TYPE_CHECKING:
 
 # Operations that are unsupported for a QEMU guest with a whole card or a part of one
 UNSAVED: Mapping[Operation, str] = MappingProxyType(
-    {Operation.SUSPEND: refusal_texts.SUSPEND_GPUS, Operation.SNAPSHOT: refusal_texts.SNAPSHOT_GPUS}
+    {
+        Operation.SUSPEND: operation_refusals.SUSPEND_GPUS,
+        Operation.SNAPSHOT: operation_refusals.SNAPSHOT_GPUS,
+    }
 )
 _UNSUPPORTED: Mapping[Operation, str] = MappingProxyType(
-    {**UNSAVED, Operation.LIVE_MIGRATION: refusal_texts.LIVE_CARDS}
+    {**UNSAVED, Operation.LIVE_MIGRATION: operation_refusals.LIVE_CARDS}
 )
 
 
@@ -95,7 +98,7 @@ class PCIPassthrough(Delivery):
         """
         cards = _cards(grants)
         request.check_guest_options()
-        machine_type = service.guest_config.machine_type(instance)
+        machine_type = service.domain_xml.machine_type(instance)
         machine_types.refuse_without_pci_express(machine_type)
         if cards:
             tree = service.guest_tree.of(instance, request, cards, machine_type, self._roots)
@@ -122,7 +125,7 @@ class PCIPassthrough(Delivery):
         if tree is not None:
             service.guest_tree.add_cells(guest, tree, self._roots)
         cliques = self._peers.cliques(instance, request, cards)
-        service.guest_config.add_cards(
+        service.domain_xml.add_cards(
             guest, cards, option_rom=request.option_rom, tree=tree, cliques=cliques
         )
         setting = guest_address_space.setting(
@@ -130,11 +133,11 @@ class PCIPassthrough(Delivery):
             request,
             cards,
             self._roots,
-            is_uefi=service.guest_config.has_uefi(guest),
+            is_uefi=service.domain_xml.has_uefi(guest),
             tree=tree is not None,
         )
-        service.guest_config.give_room(guest, setting)
-        service.guest_config.limit_bits(guest, self._roots, self._libvirt_version())
+        service.domain_xml.give_room(guest, setting)
+        service.domain_xml.limit_bits(guest, self._roots, self._libvirt_version())
         places = {} if tree is None else service.guest_tree.places(guest, tree)
         return described(cards, places, self._roots)
 

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
     from nova_gpu.host.container import contents
     from nova_gpu.virt import threads
-    from nova_gpu.virt.delivery import binding, container_domain, guest_config, guest_tree
+    from nova_gpu.virt.delivery import binding, container_domain, domain_xml, guest_tree
 
 __all__ = (
     "binding",
     "container_domain",
     "contents",
-    "guest_config",
+    "domain_xml",
     "guest_tree",
     "migrate_data",
     "threads",

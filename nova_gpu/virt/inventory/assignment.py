@@ -16,9 +16,9 @@ from nova_gpu.core.device import Device
 from nova_gpu.core.model import GroupKey
 from nova_gpu.core.vgpu.vgpu import device_uuid
 from nova_gpu.virt.inventory import stranding
+from nova_gpu.virt.inventory.base_inventory import DeviceInventory, GroupT, Holding, KeyT
 from nova_gpu.virt.inventory.card_inventory import CardInventory
 from nova_gpu.virt.inventory.provider_tree import Providers
-from nova_gpu.virt.inventory.published import DeviceInventory, GroupT, Holding, KeyT
 from nova_gpu.virt.inventory.vgpu_inventory import VGPUInventory
 from nova_gpu.virt.usage.ledger import Ledger
 

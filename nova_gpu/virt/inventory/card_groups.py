@@ -129,7 +129,7 @@ def report(
 
     :param free: the cards that a new instance could get now
     :param room: return how many guests could get a set of the given free cards, by the set's size,
-        as :meth:`nova_gpu.virt.sets.Sets.room`
+        as :meth:`nova_gpu.virt.card_sets.Sets.room`
     :param beside: return how many of the given free cards are near one free PCI device, as
         :meth:`nova_gpu.virt.inventory.neighbours.Neighbours.beside_free`
     """

@@ -23,10 +23,10 @@ from nova_gpu.virt.delivery import guest_address_space
 from nova_gpu.virt.delivery.deliveries import Deliveries
 from nova_gpu.virt.health.failed_starts import FailedStarts
 from nova_gpu.virt.inventory import card_groups, provider_tree
+from nova_gpu.virt.inventory.base_inventory import DeviceInventory, Holding
 from nova_gpu.virt.inventory.joined_cards import JoinedCards
 from nova_gpu.virt.inventory.neighbours import Neighbours
 from nova_gpu.virt.inventory.pool import Claimant
-from nova_gpu.virt.inventory.published import DeviceInventory, Holding
 from nova_gpu.virt.usage.ledger import Ledger, Owner, State
 
 

@@ -26,9 +26,9 @@ from nova_gpu.core.flavor.placement_policy import Near
 from nova_gpu.core.topology import affinity
 from nova_gpu.virt.inventory import numa_cells
 from nova_gpu.virt.inventory.assignment import AnyInventory, InstanceDevices
+from nova_gpu.virt.inventory.base_inventory import Holding
 from nova_gpu.virt.inventory.neighbours import Neighbours
 from nova_gpu.virt.inventory.pool import Claimant, DeviceSet, Pool
-from nova_gpu.virt.inventory.published import Holding
 from nova_gpu.virt.inventory.tracker import Tracker
 from nova_gpu.virt.usage import records
 

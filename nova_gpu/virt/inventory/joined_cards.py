@@ -18,7 +18,7 @@ from nova_gpu.core.topology import topology
 from nova_gpu.host.pci import acs, sysfs
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import files
-from nova_gpu.virt.sets import Sets
+from nova_gpu.virt.card_sets import Sets
 
 LOG = logging.getLogger(__name__)
 

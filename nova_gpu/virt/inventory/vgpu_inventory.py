@@ -19,12 +19,12 @@ from nova_gpu.core.vgpu import vgpu, vgpu_capacity
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.core.vgpu.vgpu_capacity import CardCapacity
 from nova_gpu.core.vgpu.vgpu_group import SharedCard, VGPUGroup
+from nova_gpu.virt.card_sets import Sets
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
 from nova_gpu.virt.inventory import provider_tree
+from nova_gpu.virt.inventory.base_inventory import DeviceInventory, Holding
 from nova_gpu.virt.inventory.pool import Claimant
-from nova_gpu.virt.inventory.published import DeviceInventory, Holding
 from nova_gpu.virt.inventory.vgpu_cards import Inspection, VGPUCards
-from nova_gpu.virt.sets import Sets
 from nova_gpu.virt.usage.ledger import Ledger
 
 _Slots = frozenset[Slot]

@@ -23,8 +23,8 @@ from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.model import GPU
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.virt.delivery.delivery import Grant
+from nova_gpu.virt.inventory.base_inventory import Holding
 from nova_gpu.virt.inventory.exchange import Holdings
-from nova_gpu.virt.inventory.published import Holding
 from nova_gpu.virt.usage import records
 
 

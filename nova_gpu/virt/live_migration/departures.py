@@ -16,7 +16,7 @@ from nova.virt.libvirt import guest as libvirt_guest
 from oslo_log import log as logging
 
 from nova_gpu.core import exception, names
-from nova_gpu.core.refusal_texts import COLD_REMEDY
+from nova_gpu.core.operation_refusals import COLD_REMEDY
 from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
 from nova_gpu.virt import libvirt_errors
 from nova_gpu.virt.live_migration import migrate_data

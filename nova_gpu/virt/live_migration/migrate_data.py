@@ -27,18 +27,18 @@ from nova.virt.libvirt import utils as libvirt_utils
 from oslo_log import log as logging
 
 from nova_gpu.core import exception, names
-from nova_gpu.core.refusal_texts import COLD_REMEDY
+from nova_gpu.core.operation_refusals import COLD_REMEDY
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.core.vgpu.vgpu_group import VGPUGroup
 from nova_gpu.host.roots import Roots
-from nova_gpu.virt.delivery.hostdev_parts import HostdevParts
+from nova_gpu.virt.card_sets import Sets
+from nova_gpu.virt.delivery.vgpu_deliveries import HostdevParts
 from nova_gpu.virt.inventory.assignment import InstanceDevices
-from nova_gpu.virt.inventory.published import Holding
+from nova_gpu.virt.inventory.base_inventory import Holding
 from nova_gpu.virt.lifecycle import refusals
-from nova_gpu.virt.lifecycle.starts import Starts
+from nova_gpu.virt.lifecycle.start_steps import Starts
 from nova_gpu.virt.lifecycle.vgpus import VGPUs
 from nova_gpu.virt.live_migration import compatibility
-from nova_gpu.virt.sets import Sets
 
 LOG = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from doc.ext.reference import tables
 from nova_gpu.cmd import exporter
 from nova_gpu.host.mig import gpu_instances
 from nova_gpu.host.state import quarantine
-from nova_gpu.virt.delivery import guest_config
+from nova_gpu.virt.delivery import domain_xml
 from nova_gpu.virt.inventory import discovery
 from tests.fixtures import ailments, cleaned, histories, hosts, nodes, pci
 from tests.fixtures.bases import commands as base
@@ -92,7 +92,7 @@ class ExporterTest(base.HostTestCase):
                 f"<source><char>{each}</char></source></hostdev>"
                 for each in nodes_
             )
-            noted = guest_config.GuestMetaGPUs((own,)).to_xml()
+            noted = domain_xml.GuestMetaGPUs((own,)).to_xml()
             xml = f"<domain ><metadata>{noted}</metadata><devices>{text}</devices></domain>"
             libvirt.domains[uuid] = histories.Domain(uuid, xml, running)
         self.useFixture(fixtures.MonkeyPatch("nova_gpu.cmd.this_host.Reader", lambda: libvirt))
@@ -108,7 +108,7 @@ class ExporterTest(base.HostTestCase):
         near, far = (
             next(gpu.address for gpu in host.gpus() if gpu.numa_node == node) for node in (0, 1)
         )
-        noted = guest_config.GuestMetaGPUs((near, far)).to_xml()
+        noted = domain_xml.GuestMetaGPUs((near, far)).to_xml()
         xml = (
             f"<domain ><metadata>{noted}</metadata><numatune><memory mode='strict' nodeset='0'/>"
             "<memnode cellid='0' mode='strict' nodeset='0'/></numatune><devices/></domain>"

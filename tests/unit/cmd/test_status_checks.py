@@ -21,7 +21,7 @@ from nova.db.main import models as main_models
 from oslo_upgradecheck.upgradecheck import Code
 from oslo_utils.fixture import uuidsentinel as uuids
 
-from nova_gpu.cmd import status, way_back
+from nova_gpu.cmd import downgrade_check, status
 from nova_gpu.core import names, release
 from nova_gpu.core.scheduling import stats
 from nova_gpu.core.topology.topology import Islands
@@ -282,7 +282,7 @@ class WayBackTest(_CloudTest):
 
     def setUp(self) -> None:
         super().setUp()
-        self.back = way_back.WayBackChecks(connect=lambda: None)
+        self.back = downgrade_check.DowngradeChecks(connect=lambda: None)
 
     def add_stopped(self, name: str, flavor: objects.Flavor, marked: bool, had: str = "") -> None:
         resource = {"resource_class": had, "provider_uuid": uuids.group, "identifier": had}

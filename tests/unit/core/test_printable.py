@@ -4,7 +4,7 @@ from __future__ import annotations
 import json
 import unittest
 
-from nova_gpu.core import json_text, printable, refusal_texts
+from nova_gpu.core import json_text, operation_refusals, printable
 
 _INSTEAD = "\N{REPLACEMENT CHARACTER}"
 
@@ -55,14 +55,14 @@ class ParseTest(unittest.TestCase):
 
 class WhyTest(unittest.TestCase):
     def why(self, action: str, container: bool | None = None, whole: bool = True) -> list[str]:
-        return list(refusal_texts.why(action, container=container, whole=whole))
+        return list(operation_refusals.why(action, container=container, whole=whole))
 
     def test_of_a_guest_of_either_kind(self) -> None:
         """Each says of which it speaks where that is not known."""
         container, vm = self.why("suspend")
         self.assertTrue(container.startswith("in a container: the state of a container"))
         self.assertTrue(vm.startswith("in a VM: the state of the guest's GPUs"))
-        self.assertEqual([refusal_texts.SUSPEND_GPUS], self.why("suspend", container=False))
+        self.assertEqual([operation_refusals.SUSPEND_GPUS], self.why("suspend", container=False))
         self.assertEqual([], self.why("rescue", container=False))
 
     def test_of_whole_cards_of_parts_and_without(self) -> None:
@@ -72,5 +72,5 @@ class WhyTest(unittest.TestCase):
         for action, said in (("unshelve", "no host has room"), ("start", "openstack gpu start")):
             (found,) = self.why(action)
             self.assertRegex(found, f"^most often: .*{said}")
-        self.assertEqual([], list(refusal_texts.why_without_gpus("start")))
-        self.assertIn("to a flavor with GPUs", *refusal_texts.why_without_gpus("resize"))
+        self.assertEqual([], list(operation_refusals.why_without_gpus("start")))
+        self.assertIn("to a flavor with GPUs", *operation_refusals.why_without_gpus("resize"))

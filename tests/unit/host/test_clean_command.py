@@ -14,7 +14,7 @@ from oslotest import base
 
 from nova_gpu.core import exception
 from nova_gpu.core.model import DeliveryMode
-from nova_gpu.host import child, clean_command
+from nova_gpu.host import child_process, clean_command
 from tests.fixtures import cards, processes
 
 
@@ -56,7 +56,9 @@ class CleanCommandTest(base.BaseTestCase):
     def test_no_end(self) -> None:
         self.script("echo here; sleep 1000")
         error, _ = processes.hung(
-            lambda limit_s: self.assertRaises(child.TimedOut, self.run_it, timeout_s=limit_s),
+            lambda limit_s: self.assertRaises(
+                child_process.TimedOut, self.run_it, timeout_s=limit_s
+            ),
             lambda error: bool(error.output),
         )
         self.assertEqual(b"here\n", error.output)
@@ -69,7 +71,7 @@ class CleanCommandTest(base.BaseTestCase):
         self.assertIn("is not a program", self.refused())
         self.program.chmod(0o755)
         self.program.write_bytes(b"\0")
-        self.assertRaises(child.Failed, self.run_it)
+        self.assertRaises(child_process.Failed, self.run_it)
 
     def refused(self, program: str | pathlib.Path | None = None) -> str:
         command = [str(program or self.program)]

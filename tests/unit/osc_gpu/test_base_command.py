@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 from osc_lib import exceptions
 
-from osc_gpu import explain, providers, usage
+from osc_gpu import explain, group_list, usage
 from tests.functional import sdk
 
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"
@@ -68,7 +68,7 @@ class SilentServiceTest(unittest.TestCase):
 
     def test_one_line_and_one_attempt(self) -> None:
         for command, arguments in (
-            (providers.ListGroups, ()),
+            (group_list.ListGroups, ()),
             (usage.ShowUsage, ()),
             (explain.ExplainServer, ("server",)),
         ):
@@ -82,4 +82,4 @@ class SilentServiceTest(unittest.TestCase):
 
     def test_an_answer_that_stops_in_the_midst(self) -> None:
         with silent(_HEAD) as (url, _):
-            self.assertIn("did not answer", self.refusal(providers.ListGroups, url))
+            self.assertIn("did not answer", self.refusal(group_list.ListGroups, url))

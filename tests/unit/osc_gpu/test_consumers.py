@@ -12,7 +12,7 @@ from unittest import mock
 import requests
 
 from nova_gpu.core import names
-from osc_gpu import explain, providers, servers, usage
+from osc_gpu import explain, group_list, host_list, servers, usage
 from tests.fixtures.bases.reading import (
     ReadingTestCase,
     new_uuid,
@@ -137,7 +137,7 @@ class ReservedTest(ReadingTestCase):
             group = self.placement.add_group(node, 4, reserved=1, used=1, older=older)
             self.nova.add_node(node, name)
         self.placement.mark(group, f"{names.TRAIT_TOTAL}2")
-        for command in (providers.ListGroups, providers.ListHosts):
+        for command in (group_list.ListGroups, host_list.ListHosts):
             counts = {
                 tuple(row[name] for name in ("Total", "Used", "Reserved", "Free"))
                 for row in self.run_command(command)

@@ -15,7 +15,7 @@ from oslo_context import fixture as request_fixture
 from oslotest import base
 
 from nova_gpu.conf import CONF
-from nova_gpu.host import child
+from nova_gpu.host import child_process
 from nova_gpu.virt import threads
 
 
@@ -56,7 +56,7 @@ class ForEachTest(base.BaseTestCase):
 
     def test_in_a_process_that_eventlet_patched(self) -> None:
         """As nova-compute is before Nova 2026.1, with all that waits in it"""
-        found = child.run([sys.executable, "-W", "ignore", "-c", _PATCHED], 400).decode()
+        found = child_process.run([sys.executable, "-W", "ignore", "-c", _PATCHED], 400).decode()
         self.assertEqual("[0, 1, 2] zero late False None 2\n", found)
 
 

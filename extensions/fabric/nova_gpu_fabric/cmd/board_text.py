@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from nova_gpu.core.model import GPU, PciAddress
-from nova_gpu.virt.sets import Sets
+from nova_gpu.virt.card_sets import Sets
 from nova_gpu_fabric.core.partitions import Partition
 from nova_gpu_fabric.virt.board import Board
 from nova_gpu_fabric.virt.fabric import Fabric

@@ -16,8 +16,8 @@ import collections
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping
 
+from nova_gpu.core.card_sets import Module
 from nova_gpu.core.model import PciAddress
-from nova_gpu.core.sets import Module
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

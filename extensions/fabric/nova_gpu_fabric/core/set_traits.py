@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Mapping
 
 from nova_gpu.core import names
-from nova_gpu.core.sets import Module
+from nova_gpu.core.card_sets import Module
 from nova_gpu_fabric.core import partitions
 from nova_gpu_fabric.core.partitions import Partition
 
@@ -19,7 +19,7 @@ _FREE_MODULE = re.compile(rf"{names.TRAIT_FREE_MODULE}([0-9]{{1,3}})")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PartitionSets:
-    """The partitions of a board with NVSwitches as a :class:`nova_gpu.core.sets.CardSets`."""
+    """The partitions of a board with NVSwitches as a :class:`nova_gpu.core.card_sets.CardSets`."""
 
     partitions: tuple[Partition, ...]
     taken: frozenset[Module]

@@ -17,12 +17,12 @@ from typing import Any
 
 from nova_gpu.core import json_text
 from nova_gpu.core.model import PciAddress
-from nova_gpu.host import child, processes
+from nova_gpu.host import child_process, processes
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import files
 from nova_gpu_fabric.core.partitions import Partition
 
-_PROBE = child.source(pathlib.Path(__file__).with_name("fabric_probe.py"))
+_PROBE = child_process.source(pathlib.Path(__file__).with_name("fabric_probe.py"))
 
 # The part of the timeout that connecting may take, so that the library itself reports a failure to
 # connect before the whole timeout ends.
@@ -220,14 +220,14 @@ class FabricManager:
     def _run(self, *words: str) -> Mapping[str, Any]:
         to_connect = str(round(self.timeout_s * _TO_CONNECT * 1000))
         try:
-            output = child.run(
-                child.script(_PROBE, self.address, to_connect, *words), self.timeout_s
+            output = child_process.run(
+                child_process.script(_PROBE, self.address, to_connect, *words), self.timeout_s
             )
             answer = json_text.parse(output)
             error, code = answer.get("error"), answer.get("code")
-        except child.TimedOut as late:
+        except child_process.TimedOut as late:
             raise self._refused(str(late), SEE_LOG) from late
-        except (child.Failed, ValueError, AttributeError) as bad:
+        except (child_process.Failed, ValueError, AttributeError) as bad:
             raise self._refused(
                 f"the process that calls its library failed: {bad}", _INSTALL
             ) from bad

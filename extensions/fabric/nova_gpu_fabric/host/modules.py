@@ -14,8 +14,8 @@ import pathlib
 from collections.abc import Collection, Mapping
 
 from nova_gpu.core import exception
+from nova_gpu.core.card_sets import Module
 from nova_gpu.core.model import PciAddress
-from nova_gpu.core.sets import Module
 from nova_gpu.host.state import files
 
 LOG = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ import pathlib
 from collections.abc import Iterable, Mapping
 
 from nova_gpu.conf import CONF, NOVAS
+from nova_gpu.core.card_sets import Module
 from nova_gpu.core.model import GPU, PciAddress
-from nova_gpu.core.sets import Module
 from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.pci import nvswitch
 from nova_gpu.host.roots import Roots

@@ -21,15 +21,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from oslo_log import log as logging
 
 from nova_gpu.core import device, exception
+from nova_gpu.core.card_sets import CardSets, Module
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, PciAddress
-from nova_gpu.core.sets import CardSets, Module
 from nova_gpu.core.topology.choose import Beside
 from nova_gpu.core.vgpu import vgpu_capacity
 from nova_gpu.core.vgpu.vgpu import DividedCard, Slot
 from nova_gpu.host.pci import nvswitch
 from nova_gpu.host.roots import Roots
-from nova_gpu.virt.sets import Sets, unfit_types
+from nova_gpu.virt.card_sets import Sets, unfit_types
 from nova_gpu.virt.usage.ledger import Ledger, Snapshot, State
 from nova_gpu_fabric.core import partitions
 from nova_gpu_fabric.core.partitions import Partition

@@ -7,9 +7,9 @@ import dataclasses
 import enum
 from collections.abc import Mapping, Sequence
 
+from nova_gpu.core.card_sets import Module
 from nova_gpu.core.flavor.request_group import GroupRequest
 from nova_gpu.core.scheduling.capacity import Group, Host
-from nova_gpu.core.sets import Module
 from nova_gpu_fleet.core import names
 from nova_gpu_fleet.core.extra_specs import Consent
 

@@ -7,9 +7,9 @@ import dataclasses
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from nova_gpu.core.card_sets import CardSets
 from nova_gpu.core.scheduling import capacity
 from nova_gpu.core.scheduling.capacity import Host
-from nova_gpu.core.sets import CardSets
 from osc_gpu_fleet.planning.fleet import CountByGroup, Fleet, ModulesByGroup, Need, Spot
 
 # If there are more combinations for one instance of several groups, only the first ones are tried.

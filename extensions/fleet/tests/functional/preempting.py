@@ -12,7 +12,7 @@ from nova import objects
 from nova.api.metadata import base as metadata
 from osc_lib import exceptions
 
-from osc_gpu import explain, providers
+from osc_gpu import explain, host_list
 from osc_gpu_fleet import preemption, retries
 from tests.functional import base, sdk
 from tests.functional.readings import Server
@@ -64,7 +64,7 @@ class Preempting(base.GPUServersTestBase):
 
     def listed(self) -> str:
         """As ``openstack gpu host list`` has it"""
-        ((_, state, *_),) = sdk.run(self, providers.ListHosts)[0][1]
+        ((_, state, *_),) = sdk.run(self, host_list.ListHosts)[0][1]
         return str(state)
 
     def undo(self) -> None:

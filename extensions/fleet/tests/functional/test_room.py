@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from osc_gpu import capacity, providers
+from osc_gpu import capacity, host_list
 from osc_gpu_fleet import move_commands
 from tests.functional import base, room, sdk
 
@@ -75,7 +75,7 @@ class RoomTest(room.RoomTestBase):
         self.assertEqual([], self.apply(move_commands.MakeRoom, "eight")[0])
 
     def listed(self) -> str:
-        (found,) = [row[1] for row in self.values(providers.ListHosts) if row[0] == "host1"]
+        (found,) = [row[1] for row in self.values(host_list.ListHosts) if row[0] == "host1"]
         return str(found)
 
     def test_drained_until_that_is_undone(self) -> None:

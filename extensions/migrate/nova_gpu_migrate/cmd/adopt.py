@@ -25,8 +25,8 @@ from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
 from nova_gpu.virt.inventory.discovery import Discovery
 from nova_gpu_migrate.cmd import shadow as shadow_command
-from nova_gpu_migrate.core import takeover
-from nova_gpu_migrate.core.holding import StockHolding, StockReturn
+from nova_gpu_migrate.core import adoption_plan
+from nova_gpu_migrate.core.stock_holding import StockHolding, StockReturn
 from nova_gpu_migrate.virt import records
 from nova_gpu_migrate.virt.adoption import Takeover, Write
 from nova_gpu_migrate.virt.shadow import Shadow
@@ -69,7 +69,7 @@ def run(command: Any, line: list[str]) -> int:
     sources, report = reading
     context = nova_context.get_admin_context()
     holdings = chosen(report.holdings, command.instances)
-    judged = (takeover.judge_shelved(it, report.aliases) for it in records.shelved(context))
+    judged = (adoption_plan.judge_shelved(it, report.aliases) for it in records.shelved(context))
     shelved = list(filter(None, judged))
     if command.shelved:
         holdings += shelved

@@ -21,10 +21,10 @@ from nova_gpu.virt.inventory.discovery import Discovery
 from nova_gpu_migrate.cmd import adopt
 from nova_gpu_migrate.cmd import shadow as shadow_command
 from nova_gpu_migrate.cmd.adopt import NotReady
-from nova_gpu_migrate.core import leaving
-from nova_gpu_migrate.core.holding import StockReturn, Stranger
+from nova_gpu_migrate.core import leave_plan
+from nova_gpu_migrate.core.stock_holding import StockReturn, Stranger
 from nova_gpu_migrate.virt import records
-from nova_gpu_migrate.virt.giving_back import GivingBack
+from nova_gpu_migrate.virt.leaving import Leaving
 from nova_gpu_migrate.virt.shadow import Shadow, ShadowCard
 
 _STOCK = "libvirt.LibvirtDriver"
@@ -48,7 +48,7 @@ def run(command: Any, line: list[str]) -> int:
     context = nova_context.get_admin_context()
     leavings, spec = report.leavings, CONF.pci.device_spec
     judged = (
-        leaving.judge_shelved(it, report.aliases, command.aliases)
+        leave_plan.judge_shelved(it, report.aliases, command.aliases)
         for it in records.shelved(context)
     )
     shelved = tuple(filter(None, judged))
@@ -72,7 +72,7 @@ def run(command: Any, line: list[str]) -> int:
             adopt.check_unchanged(report, shadow_command.look(sources, command.aliases))
         node = objects.ComputeNode.get_by_host_and_nodename(context, CONF.host, report.node)
         libvirt, roots = services.libvirt(read_only=False), sources.discovery.roots
-        giving_back = GivingBack(context, sources.placement, node, libvirt, report, roots)
+        giving_back = Leaving(context, sources.placement, node, libvirt, report, roots)
         status = adopt.watched(context, lambda: give_back(giving_back, leavings))
         if status == 0:
             adopt.forget(sources.discovery, report, leavings)
@@ -190,7 +190,7 @@ def check_clean(cards: Iterable[ShadowCard], spec: Sequence[str], discovery: Dis
             )
 
 
-def give_back(giving_back: GivingBack, leavings: Iterable[StockReturn]) -> int:
+def give_back(giving_back: Leaving, leavings: Iterable[StockReturn]) -> int:
     """Give all instances back; return the exit status."""
     try:
         for step in giving_back.steps(leavings):

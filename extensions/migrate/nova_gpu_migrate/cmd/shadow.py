@@ -21,7 +21,7 @@ from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host.state import quarantine
 from nova_gpu.virt.inventory.discovery import Discovery
 from nova_gpu.virt.verify import gather
-from nova_gpu_migrate.core.holding import Alias, StockHolding, StockReturn
+from nova_gpu_migrate.core.stock_holding import Alias, StockHolding, StockReturn
 from nova_gpu_migrate.virt import mdev_types, shadow
 from nova_gpu_migrate.virt.shadow import Shadow, ShadowCard, ShadowGroup
 

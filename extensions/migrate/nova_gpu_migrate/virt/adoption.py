@@ -39,7 +39,7 @@ from nova_gpu.notifications import EventType
 from nova_gpu.virt.inventory import discovery, pool
 from nova_gpu.virt.usage import stock_records
 from nova_gpu_migrate.core.former import Former
-from nova_gpu_migrate.core.holding import NotTakenOver, StockDelivery, StockHolding
+from nova_gpu_migrate.core.stock_holding import NotTakenOver, StockDelivery, StockHolding
 from nova_gpu_migrate.virt import definitions, providers, records
 from nova_gpu_migrate.virt.shadow import Shadow, ShadowGroup
 

@@ -21,8 +21,8 @@ from nova_gpu.host.roots import Roots
 from nova_gpu.host.vgpu import sriov
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
 from nova_gpu.virt.usage import stock_records
-from nova_gpu_migrate.core import takeover
-from nova_gpu_migrate.core.holding import Alias, StockProvider
+from nova_gpu_migrate.core import adoption_plan
+from nova_gpu_migrate.core.stock_holding import Alias, StockProvider
 
 _PHYSICAL, _VIRTUAL = str(fields.PciDeviceType.SRIOV_PF), str(fields.PciDeviceType.SRIOV_VF)
 # What of an alias says nothing of a device, and what Placement compares instead of Nova's pools
@@ -70,7 +70,7 @@ class Functions:
             products = {self.cards[at].key: self.cards[at] for at in functions if at in self.cards}
             types = {self.vgpus[at].type_id: self.vgpus[at] for at in functions if at in self.vgpus}
             alike = len(products) + len(types) == 1
-            words = takeover.words([*products.values()], types.values()) if alike else {}
+            words = adoption_plan.words([*products.values()], types.values()) if alike else {}
             if functions:
                 own = tuple(item for item in functions if item not in self.companions)
                 others = tuple(item for item in functions if item in self.companions)

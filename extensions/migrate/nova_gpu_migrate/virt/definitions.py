@@ -16,7 +16,7 @@ from nova.virt.libvirt import utils as libvirt_utils
 
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
-from nova_gpu_migrate.core.holding import NotTakenOver
+from nova_gpu_migrate.core.stock_holding import NotTakenOver
 
 _REMEDY = "run this command as root, while libvirt's daemon for node devices runs"
 

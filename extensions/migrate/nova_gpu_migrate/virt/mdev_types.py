@@ -7,7 +7,7 @@ from nova.conf import devices
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import names
-from nova_gpu_migrate.core.holding import MdevType
+from nova_gpu_migrate.core.stock_holding import MdevType
 
 
 def read() -> tuple[MdevType, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 from nova_gpu.core import names
 from nova_gpu.core.model import PciAddress
 from nova_gpu.virt.inventory import placement_client
-from nova_gpu_migrate.core.holding import StockProvider
+from nova_gpu_migrate.core.stock_holding import StockProvider
 from nova_gpu_migrate.virt import definitions
 
 # host1_0000:3B:00.0, and host1_pci_0000_3b_00_0 of mediated devices: Nova's

@@ -20,7 +20,7 @@ from nova_gpu.core.topology import affinity
 from nova_gpu.virt.usage import stock_records
 from nova_gpu_migrate.core import former
 from nova_gpu_migrate.core.former import AliasRequest
-from nova_gpu_migrate.core.holding import SHELVED, NotTakenOver, Obstacle, StockInstance
+from nova_gpu_migrate.core.stock_holding import SHELVED, NotTakenOver, Obstacle, StockInstance
 
 # What is read of an instance, and what a takeover changes
 ATTRIBUTES = ["flavor", "pci_requests", "resources", "system_metadata"]

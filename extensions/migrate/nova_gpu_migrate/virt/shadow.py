@@ -29,9 +29,9 @@ from nova_gpu.virt.inventory.discovery import Discovery
 from nova_gpu.virt.usage import domains
 from nova_gpu.virt.verify import gather
 from nova_gpu.virt.verify.gather import HostCards
-from nova_gpu_migrate.core import leaving, takeover
+from nova_gpu_migrate.core import adoption_plan, leave_plan
 from nova_gpu_migrate.core.former import Former
-from nova_gpu_migrate.core.holding import (
+from nova_gpu_migrate.core.stock_holding import (
     Alias,
     Domain,
     Hardware,
@@ -153,16 +153,16 @@ def look(
             whole = dataclasses.replace(hardware, providers=stock or {})
             arguments = named, hardware, known_aliases, types
             aliases_of = functools.partial(_former_aliases, functions)
-            judged = (takeover.judge(instance, named, whole) for instance in instances)
+            judged = (adoption_plan.judge(instance, named, whole) for instance in instances)
             holdings = [
                 dataclasses.replace(
-                    holding, back=leaving.back(holding, *arguments, aliases_of(holding.former))
+                    holding, back=leave_plan.back(holding, *arguments, aliases_of(holding.former))
                 )
                 for holding in judged
                 if holding
             ]
             judged_back = (
-                leaving.judge(instance, *arguments, preferred, aliases_of(instance.former))
+                leave_plan.judge(instance, *arguments, preferred, aliases_of(instance.former))
                 for instance in instances
             )
             leavings = [item for item in judged_back if item]
@@ -223,7 +223,7 @@ def _counts(
     counts: dict[str, Mapping[tuple[PciAddress, str], int]] = {}
     for uuid, domain in named.items():
         made = (hardware.mediated[dev] for dev in domain.mediated & hardware.mediated.keys())
-        at = ((item.parent, leaving.class_at(item.parent, item.type_id, types)) for item in made)
+        at = ((item.parent, leave_plan.class_at(item.parent, item.type_id, types)) for item in made)
         counts[uuid] = collections.Counter((parent, name) for parent, name in at if name)
     return counts
 
@@ -251,7 +251,7 @@ def _functions(
         for card, divided in hardware.parts.items()
         for parent in divided.parents.keys() - {*hardware.gpus[card].functions}
     }
-    slots = takeover.function_slots(virtual, hardware)
+    slots = adoption_plan.function_slots(virtual, hardware)
     return aliases.read(whole, slots, companions, roots, spec, stock or {})
 
 

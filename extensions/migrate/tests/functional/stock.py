@@ -24,8 +24,8 @@ from nova_gpu.virt.inventory import discovery
 from nova_gpu.virt.verify import gather
 from nova_gpu_migrate.cmd import adopt, leave
 from nova_gpu_migrate.cmd import shadow as command
-from nova_gpu_migrate.core.holding import StockHolding, StockReturn
-from nova_gpu_migrate.virt import adoption, giving_back, providers, shadow
+from nova_gpu_migrate.core.stock_holding import StockHolding, StockReturn
+from nova_gpu_migrate.virt import adoption, leaving, providers, shadow
 from tests.fixtures import hosts, mediated
 from tests.functional import NOVA, aliases, divided, profiled
 from tests.functional.readings import Server
@@ -104,12 +104,12 @@ class StockTestBase(aliases.AliasesTestBase):
         self.forget(host, holdings)
         return adopt.take_over(self.takeover(host), holdings)
 
-    def giving_back(self, host: str = "host1") -> giving_back.GivingBack:
+    def giving_back(self, host: str = "host1") -> leaving.Leaving:
         """Return the way back of ``nova-gpu leave`` on *host*."""
         node = objects.ComputeNode.get_by_host_and_nodename(self.context, host, host)
         client, libvirt = report.SchedulerReportClient(), self.computes[host].driver._host
         seen, roots = self.look(host), self.hosts[host].roots
-        return giving_back.GivingBack(self.context, client, node, libvirt, seen, roots)
+        return leaving.Leaving(self.context, client, node, libvirt, seen, roots)
 
     def leave(self, host: str = "host1") -> int:
         """Do as ``nova-gpu leave --apply`` on *host*, whose nova-compute is stopped."""

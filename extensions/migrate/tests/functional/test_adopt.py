@@ -9,7 +9,7 @@ from unittest import mock
 from nova import objects
 from nova.scheduler.client import report
 
-from nova_gpu_migrate.core.holding import NotTakenOver
+from nova_gpu_migrate.core.stock_holding import NotTakenOver
 from nova_gpu_migrate.virt import adoption
 from tests.functional import aliases, stock
 

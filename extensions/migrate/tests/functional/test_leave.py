@@ -6,7 +6,7 @@ from __future__ import annotations
 from nova import objects
 
 from nova_gpu_migrate.cmd import adopt, leave
-from nova_gpu_migrate.core.holding import Stranger
+from nova_gpu_migrate.core.stock_holding import Stranger
 from nova_gpu_migrate.virt import shadow
 from tests.functional import aliases, kvm, stock
 from tests.functional.base import Server

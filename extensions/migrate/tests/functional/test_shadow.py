@@ -7,7 +7,7 @@ from unittest import mock
 
 from nova import objects
 
-from nova_gpu_migrate.core.holding import StockDelivery
+from nova_gpu_migrate.core.stock_holding import StockDelivery
 from tests.functional import stock
 
 

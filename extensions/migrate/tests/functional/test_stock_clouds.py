@@ -25,8 +25,8 @@ from nova_gpu.conf import CONF
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.vgpu import mdev
 from nova_gpu_migrate.cmd import adopt, leave
-from nova_gpu_migrate.core import leaving, takeover
-from nova_gpu_migrate.core.holding import Obstacle, StockHolding, StockInstance, StockReturn
+from nova_gpu_migrate.core import adoption_plan, leave_plan
+from nova_gpu_migrate.core.stock_holding import Obstacle, StockHolding, StockInstance, StockReturn
 from nova_gpu_migrate.virt import records
 from nova_gpu_migrate.virt.shadow import Shadow
 from tests.cloud import databases
@@ -146,7 +146,7 @@ class Walking(live.Moving, stock.StockTestBase):
 
     def asked(self, words: Mapping[str, str]) -> int:
         """Return for how many GPUs a flavor asks, of either driver."""
-        by_alias = takeover.alias_counts(words)
+        by_alias = adoption_plan.alias_counts(words)
         own = sum(int(words.get(name, "0").removeprefix("= ")) for name in ("gpus", "vgpus"))
         groups = sum(int(words[name]) for name in words if name.endswith(":VGPU"))
         stock = groups + sum(count for name, count in by_alias.items() if name != "nic")
@@ -248,7 +248,7 @@ class Walking(live.Moving, stock.StockTestBase):
         report = self.look(host)
         self.assertEqual((), report.unread)
         shelved = self.shelved(host) if is_last else []
-        judged = (takeover.judge_shelved(it, report.aliases) for it in shelved)
+        judged = (adoption_plan.judge_shelved(it, report.aliases) for it in shelved)
         holdings = [*report.holdings, *filter(None, judged)]
         for holding in holdings:
             uuid, said = holding.instance.uuid, list(holding.obstacles)
@@ -338,7 +338,7 @@ class Walking(live.Moving, stock.StockTestBase):
         self.choose(STOCK)
         report = self.look(host)
         shelved = self.shelved(host) if is_last else []
-        judged = (leaving.judge_shelved(it, report.aliases) for it in shelved)
+        judged = (leave_plan.judge_shelved(it, report.aliases) for it in shelved)
         items = [*report.leavings, *filter(None, judged)]
         for item in items:
             self.note(f"{host}: {'; '.join(adopt.lines(item, 'stays', 'goes back'))}")

@@ -9,7 +9,7 @@ from unittest import mock
 
 import nova_gpu.privsep.readings
 from nova_gpu.core.model import PciAddress
-from nova_gpu.host import child
+from nova_gpu.host import child_process
 from nova_gpu.host.nvidia import kernel_log, vgpu_manager
 from nova_gpu.host.nvidia.kernel_log import Xid
 from tests.fixtures import ailments
@@ -113,4 +113,4 @@ class ErrorsTest(unittest.TestCase):
         self.assertEqual([255], [len(line) for line in found])
         self.assertEqual([], self.journal("echo '-- No entries --'"))
         for script in ("sleep 60", "echo no journal >&2; exit 1"):
-            self.assertRaises(child.Failed, self.journal, script)
+            self.assertRaises(child_process.Failed, self.journal, script)

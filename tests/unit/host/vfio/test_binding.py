@@ -15,7 +15,7 @@ import fixtures
 from oslotest import base
 
 from nova_gpu.core import exception, model
-from nova_gpu.host import child
+from nova_gpu.host import child_process
 from nova_gpu.host.pci import discovery
 from nova_gpu.host.vfio import binding, open_devices, passthrough
 from tests.fixtures import consoles, hosts, kernel, nodes, pci
@@ -282,8 +282,8 @@ class TestHangs(BindingTestCase):
     def test_one_that_cannot_be_ended(self) -> None:
         process = subprocess.Popen(["sleep", "300"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         output = b"looking\nunbinding 0000:81:00.0 from nvidia\n"
-        hung = child.TimedOut("did not answer", output, process)
-        with fixtures.MockPatchObject(child, "run", side_effect=hung):
+        hung = child_process.TimedOut("did not answer", output, process)
+        with fixtures.MockPatchObject(child_process, "run", side_effect=hung):
             for _ in range(2):
                 error = self.refused(timeout_s=1)
                 self.assertIn("unbinding 0000:81:00.0 from nvidia does not end", error.reason)
@@ -346,7 +346,7 @@ class TestScript(base.BaseTestCase):
             "print([name for name in sys.modules if name.split('.')[0] in ('nova_gpu', 'oslo')])"
         )
         packages = b"['nova_gpu.host.processes', 'nova_gpu.host']\n"
-        self.assertEqual(packages, child.run(child.script(code), 60))
+        self.assertEqual(packages, child_process.run(child_process.script(code), 60))
 
 
 class TestNumbers(HostTestCase):

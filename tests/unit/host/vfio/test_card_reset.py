@@ -17,7 +17,7 @@ import fixtures
 import testtools
 
 from nova_gpu.core import exception, model
-from nova_gpu.host import child
+from nova_gpu.host import child_process
 from nova_gpu.host.vfio import binding
 from tests.fixtures import pci
 from tests.fixtures.bases.host import HostTestCase
@@ -130,8 +130,8 @@ class ResetterTest(HostTestCase):
         process = subprocess.Popen(["sleep", "300"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         self.addCleanup(process.communicate)
         self.addCleanup(process.kill)
-        hung = child.TimedOut("did not answer", f"resetting {CARD}\n".encode(), process)
-        with fixtures.MockPatchObject(child, "run", side_effect=hung):
+        hung = child_process.TimedOut("did not answer", f"resetting {CARD}\n".encode(), process)
+        with fixtures.MockPatchObject(child_process, "run", side_effect=hung):
             self.assertEqual(f"resetting {CARD} did not end in 1 s", self.reason(gpu, 1))
         self.assertEqual("an earlier reset of it does not end", self.reason(gpu))
         drivers = {gpu.address: binding.FormerDriver("nvidia")}

@@ -8,7 +8,7 @@ import fixtures
 
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu import vgpu as values
-from nova_gpu.host import child
+from nova_gpu.host import child_process
 from nova_gpu.host.vgpu import division, gim, mdev, sriov
 from tests.fixtures import hosts, pci, vgpu
 from tests.fixtures.bases.host import HostTestCase
@@ -108,7 +108,7 @@ class TestDivided(HostTestCase):
             {*expected.values()}, {next(iter(card.types)) for card in found.values()}, "the ids"
         )
         self.host.remove(str(cards[0]))
-        self.assertRaises(child.Failed, gim.modes, cards, self.host.roots, 30)
+        self.assertRaises(child_process.Failed, gim.modes, cards, self.host.roots, 30)
 
     def test_a_plain_function_that_cannot_be_read(self) -> None:
         """The types of the product's other cards keep their names."""

@@ -10,7 +10,7 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import exception, model
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import Slot, VGPUKind
-from nova_gpu.virt.delivery import deliveries, hostdev_parts
+from nova_gpu.virt.delivery import deliveries, vgpu_deliveries
 from tests.fixtures import cards, vgpu
 from tests.fixtures.bases.host import HostTestCase
 
@@ -78,9 +78,9 @@ class WaysTest(HostTestCase):
     def test_partition_modes_stay_as_they_were_if_they_cannot_be_read(self) -> None:
         before = {PciAddress.parse(CARD): "cpx-nps1"}
         self.host.add_gpu(CARD, "1002", "74a1")
-        self.assertEqual({}, hostdev_parts.modes(self.host.gpus(), self.host.roots, before))
+        self.assertEqual({}, vgpu_deliveries.modes(self.host.gpus(), self.host.roots, before))
         vgpu.set_partition(self.host, CARD, "SPX", "NPS1")
         lost = OSError("no daemon")
         with fixtures.MockPatch("nova_gpu.privsep.vgpu.partition_modes", side_effect=lost):
-            found = hostdev_parts.modes(self.host.gpus(), self.host.roots, before)
+            found = vgpu_deliveries.modes(self.host.gpus(), self.host.roots, before)
         self.assertEqual(before, found)

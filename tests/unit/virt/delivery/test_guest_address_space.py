@@ -20,8 +20,8 @@ from nova_gpu.core import exception
 from nova_gpu.core.model import GPU
 from nova_gpu.host.pci import discovery, selection
 from nova_gpu.virt.delivery import (
+    domain_xml,
     guest_address_space,
-    guest_config,
     pci_aliases,
     pci_passthrough,
     peer_access,
@@ -68,12 +68,12 @@ class AddressSpaceTestCase(base.BaseTestCase):
         return instance
 
     def set_up(self, guest: Any, instance: objects.Instance) -> None:
-        asked, is_uefi = records.request_of(instance), guest_config.has_uefi(guest)
+        asked, is_uefi = records.request_of(instance), domain_xml.has_uefi(guest)
         setting = guest_address_space.setting(
             instance, asked, self.cards(), self.host.roots, is_uefi=is_uefi
         )
-        guest_config.give_room(guest, setting)
-        guest_config.limit_bits(guest, self.host.roots, self.libvirt)
+        domain_xml.give_room(guest, setting)
+        domain_xml.limit_bits(guest, self.host.roots, self.libvirt)
 
     def refuse(self, instance: objects.Instance, cards: Sequence[GPU] | None = None) -> None:
         """:raises GuestUnfit: where its guest has no room for the cards"""
@@ -113,7 +113,7 @@ class DomainTest(AddressSpaceTestCase):
         cpu_mode = CONF.libvirt.cpu_mode or "host-model"
         guest = self.guest(uefi=uefi, cpu_mode=cpu_mode, ports=ports)
         extra_specs = {f"hw:{name}": value for name, value in specs.items()}
-        guest_config.add_cards(guest, self.cards(), option_rom=True)
+        domain_xml.add_cards(guest, self.cards(), option_rom=True)
         self.set_up(guest, self.instance(gib, extra_specs))
         return etree.fromstring(guest.to_xml())
 

@@ -22,7 +22,7 @@ from nova_gpu.core.guest import tree
 from nova_gpu.core.model import GPU
 from nova_gpu.host.pci import discovery
 from nova_gpu.host.roots import Roots
-from nova_gpu.virt.delivery import guest_config, guest_tree
+from nova_gpu.virt.delivery import domain_xml, guest_tree
 from nova_gpu.virt.delivery.delivery import described
 from nova_gpu.virt.usage import records
 from tests.fixtures import cards, hosts, pci
@@ -154,7 +154,7 @@ class RenderTest(GuestTreeTestCase):
         assert found is not None
         if cells:
             guest_tree.add_cells(guest, found, self.roots)
-        guest_config.add_cards(guest, held, option_rom=True, tree=found)
+        domain_xml.add_cards(guest, held, option_rom=True, tree=found)
         guest.devices = [
             each for each in guest.devices if not isinstance(each, vconfig.LibvirtConfigGuestDisk)
         ]

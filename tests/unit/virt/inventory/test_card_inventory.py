@@ -16,7 +16,7 @@ from nova_gpu.conf import CONF
 from nova_gpu.core.flavor import request
 from nova_gpu.core.model import GPU, DeliveryMode, GroupKey, Link
 from nova_gpu.core.scheduling import stats
-from nova_gpu.virt import sets
+from nova_gpu.virt import card_sets
 from nova_gpu.virt.delivery import deliveries, guest_address_space
 from nova_gpu.virt.health import failed_starts
 from nova_gpu.virt.inventory import card_inventory, joined_cards, neighbours, tracker
@@ -45,8 +45,8 @@ class StockTest(HostTestCase):
         own = deliveries.Deliveries(
             roots, lambda _: None, self.ledger, lambda: 9000000, lambda: 8002002
         )
-        own.sets = sets.Sets()
-        links = joined_cards.JoinedCards(sets.Sets(), roots, serves=True)
+        own.sets = card_sets.Sets()
+        links = joined_cards.JoinedCards(card_sets.Sets(), roots, serves=True)
         self.tracker = resource_tracker.ResourceTracker("host", mock.Mock(), mock.Mock())
         beside = neighbours.Neighbours(tracker.Tracker(lambda: self.tracker), roots)
         self.published = card_inventory.CardInventory(
@@ -162,7 +162,7 @@ class LinksTest(HostTestCase):
         super().setUp()
         self.config = self.useFixture(config_fixture.Config(CONF))
         self.log = self.useFixture(fixtures.FakeLogger())
-        self.cards = joined_cards.JoinedCards(sets.Sets(), self.host.roots, serves=True)
+        self.cards = joined_cards.JoinedCards(card_sets.Sets(), self.host.roots, serves=True)
 
     def pair(self) -> list[GPU]:
         both = (cards.card(A), cards.addresses(B)), (cards.card(B), cards.addresses(A))

@@ -10,7 +10,7 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import availability, exception
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu.vgpu import DividedCard, Parent, VGPUKind, VGPUType
-from nova_gpu.virt import sets
+from nova_gpu.virt import card_sets
 from nova_gpu.virt.delivery import deliveries
 from nova_gpu.virt.inventory import discovery
 from tests.fixtures import hosts, nodes, pci, verbs, vgpu
@@ -168,7 +168,7 @@ class UnjoinedTest(HostTestCase):
         self.host.add_gpu(PLUGGED, "10de", "2331")  # H100 PCIe
         self.host.add_device("0000:05:00.0", "10de", "22a3", class_code=0x068000)  # an NVSwitch
         self.useFixture(fixtures.MonkeyPatch("nova_gpu.core.extensions.load", lambda group: []))
-        self.sets = sets.of_machines(self.host.roots, None)
+        self.sets = card_sets.of_machines(self.host.roots, None)
 
     def card(self, address: str) -> GPU:
         return next(card for card in self.host.gpus() if str(card.address) == address)

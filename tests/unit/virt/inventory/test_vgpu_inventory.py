@@ -23,7 +23,7 @@ from nova_gpu.core.vgpu import vgpu_group
 from nova_gpu.core.vgpu.vgpu import DividedCard, Parent, Slot, VGPUKind, VGPUType
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.host.pci import direct_links
-from nova_gpu.virt import sets
+from nova_gpu.virt import card_sets
 from nova_gpu.virt.delivery import deliveries, made_vgpus
 from nova_gpu.virt.inventory import vgpu_cards, vgpu_inventory
 from nova_gpu.virt.inventory.pool import Claimant
@@ -55,7 +55,7 @@ class StockTestCase(HostTestCase):
         self.noted = ledger.Ledger()
         self.made = made_vgpus.MadeVGPUs(self.root / "gpu-vgpus")
         self.published = vgpu_inventory.VGPUInventory(
-            *(self.cards, self.made, self.noted, sets.Sets()), unseparated=dict
+            *(self.cards, self.made, self.noted, card_sets.Sets()), unseparated=dict
         )
         self.tracker = resource_tracker.ResourceTracker("host", mock.Mock(), mock.Mock())
         self.tree = self.tracker.provider_tree = provider_tree.ProviderTree()

@@ -21,11 +21,11 @@ from nova_gpu.virt import threads
 from nova_gpu.virt.delivery import (
     binding,
     container_nodes,
-    hostdev_parts,
     mig_instance,
     pci_aliases,
     pci_passthrough,
     peer_access,
+    vgpu_deliveries,
 )
 from nova_gpu.virt.lifecycle import cleaning
 from nova_gpu.virt.usage import ledger
@@ -117,7 +117,7 @@ class CleaningTest(base.BaseTestCase):
         self.assertEqual(str(slot), error.address)
         # What its owner destroys NVIDIA's driver cleans.
         self.calls.clear()
-        mediated = hostdev_parts.MediatedDevices(host.roots)
+        mediated = vgpu_deliveries.MediatedDevices(host.roots)
         cleaner.clean_part(mediated, slot)  # which its driver cleans
         host.set_mig(CARD, [(10, 0)])
         cleaner.clean_part(way, slot)

@@ -17,7 +17,7 @@ from nova_gpu.core import device, exception
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
-from nova_gpu.host import child
+from nova_gpu.host import child_process
 from nova_gpu.host.vgpu import preparation, virtual_functions
 from nova_gpu.virt.delivery.delivery import Grant
 from nova_gpu.virt.health import failed_starts
@@ -228,7 +228,9 @@ class PreparedTest(VGPUsTestCase):
     def test_after_a_death_in_between(self) -> None:
         """Of four instances two were made, and the second's compute instance was not."""
         half = {"mig": "1 1", "room.47": "2", "instances.47": "2"}
-        with fixtures.MockPatchObject(preparation, "finish", side_effect=child.Failed("killed")):
+        with fixtures.MockPatchObject(
+            preparation, "finish", side_effect=child_process.Failed("killed")
+        ):
             self.booted({"mig": "0 0"}, mig_profile="10de:26b9=1g.24gb")
         self.assertIn("killed", self.reason())
         self.done.write_text("")

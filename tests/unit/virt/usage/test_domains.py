@@ -13,7 +13,7 @@ from nova_gpu.core import exception
 from nova_gpu.core.device import Device
 from nova_gpu.core.vgpu.vgpu import DividedCard, Parent, Slot, VGPUKind, VGPUType
 from nova_gpu.host import nodes as nodes_of_host
-from nova_gpu.virt.delivery import guest_config
+from nova_gpu.virt.delivery import domain_xml
 from nova_gpu.virt.usage import domains
 from tests.fixtures import cards, drm, nodes, nvidia, pci
 from tests.fixtures.bases.host import HostTestCase
@@ -51,17 +51,17 @@ class GPUsInTest(unittest.TestCase):
         self.assertEqual(set(expected), domains.gpus_in(xml, PARTS), xml)
 
     def test_what_it_names(self) -> None:
-        metadata = guest_config.GuestMetaGPUs((A, C)).to_xml()
+        metadata = domain_xml.GuestMetaGPUs((A, C)).to_xml()
         # The format of earlier releases
         self.assertIn('xmlns:gpu="urn:nova-gpu:domain:1"', metadata)
         self.assertIn(f'<gpu:gpu address="{A}"/>', metadata)
         gone = Slot.parse("0000:5e:00.0/nvidia-63/1")
-        edited = guest_config.GuestMetaGPUs((C,)).to_xml().replace(str(C), "the second one")
+        edited = domain_xml.GuestMetaGPUs((C,)).to_xml().replace(str(C), "the second one")
         theirs = "<other:gpus xmlns:other='urn:other'><gpu address='x'/></other:gpus>"
         pci = hostdev("0x0000", "0x04") + hostdev("0x10000", "0x88")
         guest = vconfig.LibvirtConfigGuest()
         guest.name, guest.virt_type, guest.os_type = "one", "lxc", "exe"
-        guest.metadata.append(guest_config.GuestMetaGPUs((B,)))
+        guest.metadata.append(domain_xml.GuestMetaGPUs((B,)))
         for expected, xml in (
             ([], domain()),
             ([], "<domain><name>one</name></domain>"),
@@ -72,7 +72,7 @@ class GPUsInTest(unittest.TestCase):
             ([], domain(hostdev("0x0000", "0x04", "usb") + hostdev("0x0000", "0x3b"))),
             # Our metadata outlasts the nodes' numbers, and does not hide a PCI device.
             ([A, C], domain(node("/dev/nvidia1"), metadata)),
-            ([A, C], domain(pci, guest_config.GuestMetaGPUs((A,)).to_xml())),
+            ([A, C], domain(pci, domain_xml.GuestMetaGPUs((A,)).to_xml())),
             # The device cgroup allows what libvirt has made. Of a stranger it counts all the same.
             (
                 [A, C],
@@ -82,13 +82,13 @@ class GPUsInTest(unittest.TestCase):
             ([A], domain(node("/dev/nvidia0"), theirs)),
             ([A], domain(node("/dev/nvidia0"), edited)),
             ([B], guest.to_xml()),
-            ([gone], domain(metadata=guest_config.GuestMetaGPUs((gone,)).to_xml())),
+            ([gone], domain(metadata=domain_xml.GuestMetaGPUs((gone,)).to_xml())),
         ):
             self.assertNames(expected, xml)
 
     def test_a_container_that_runs_reaches_what_its_nodes_lead_to(self) -> None:
         """By its nodes' names as they are now, whatever they were when it was started"""
-        ours = guest_config.GuestMetaGPUs((A, C)).to_xml()
+        ours = domain_xml.GuestMetaGPUs((A, C)).to_xml()
         nodes = node("/dev/nvidia0") + node("/dev/nvidia1")
         xml = domain(nodes, ours)
         active = xml.replace("<domain ", "<domain id='3' ")
@@ -101,7 +101,7 @@ class GPUsInTest(unittest.TestCase):
         self.assertNames([A, B, C], active)
 
     def test_what_a_vm_that_runs_can_open_is_its_own(self) -> None:
-        xml = domain(hostdev("0x0000", "0x04"), guest_config.GuestMetaGPUs((A,)).to_xml())
+        xml = domain(hostdev("0x0000", "0x04"), domain_xml.GuestMetaGPUs((A,)).to_xml())
         for kvm in (xml, xml.replace("'lxc'", "'kvm'")):
             active = kvm.replace("<domain ", "<domain id='3' ")
             self.assertEqual({A}, domains.named_in(active, PARTS).opened)
@@ -285,7 +285,7 @@ class PartsTest(HostTestCase):
             return f"/dev/nvidia-caps/nvidia-cap{nvidia.cap_minor(gpu, *instance)}"
 
         has = ["/dev/nvidia0", caps(0, 1), caps(0, 1, 0), caps(0, 2), "/dev/nvidia1", caps(1, 1)]
-        xml = domain("".join(map(node, has)), guest_config.GuestMetaGPUs((first,)).to_xml())
+        xml = domain("".join(map(node, has)), domain_xml.GuestMetaGPUs((first,)).to_xml())
         active = xml.replace("<domain ", "<domain id='3' ")
         reached = frozenset({second, whole.address})
         own = frozenset({first})
@@ -317,7 +317,7 @@ class PartsTest(HostTestCase):
         card = DividedCard({"1g.18gb": VGPUType("1g.18gb", per_card=1)}, {gpu.address: instances})
         found = domains.parts([], self.host.roots, [card])
         made = "".join(node(each) for each in nodes_of_host.card_nodes(gpu, self.host.roots))
-        xml = domain(made, guest_config.GuestMetaGPUs((gpu.address,)).to_xml())
+        xml = domain(made, domain_xml.GuestMetaGPUs((gpu.address,)).to_xml())
         active = xml.replace("<domain ", "<domain id='3' ")
         self.assertEqual(
             {Slot(gpu.address, "1g.18gb", 100)}, domains.named_in(active, found).reached

@@ -8,9 +8,9 @@ import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
 
+from nova_gpu.core.card_sets import CardSets
 from nova_gpu.core.flavor.request_group import GroupRequest
 from nova_gpu.core.scheduling.capacity import Group, Host
-from nova_gpu.core.sets import CardSets
 from osc_gpu_fleet.planning.fleet import Fleet, Instance, ModulesByGroup, Need, Plan, Way
 from tests.fixtures import card_sets
 

@@ -12,7 +12,7 @@ import fixtures
 from osc_lib import exceptions
 
 from nova_gpu.core import names
-from osc_gpu import capacity, explain, flavor_check, providers, report, usage
+from osc_gpu import capacity, explain, flavor_check, group_list, host_list, report, usage
 from osc_gpu_fleet import move_commands, preemption
 from tests.fixtures.bases import reading
 
@@ -81,8 +81,8 @@ class LargeCloudTest(ReadingTestCase):
         page = str(pathlib.Path(self.useFixture(fixtures.TempDir()).path, "page.html"))
         for command, *arguments in (
             (usage.ShowUsage,),
-            (providers.ListHosts,),
-            (providers.ListGroups,),
+            (host_list.ListHosts,),
+            (group_list.ListGroups,),
             (report.WriteReport, "--html", page),
             (capacity.ShowCapacity, "two"),
             (explain.ExplainServer, self.nova.servers[0]["id"]),

@@ -5,7 +5,7 @@ from collections.abc import Collection
 
 from oslotest import base
 
-from nova_gpu.core import names, sets
+from nova_gpu.core import card_sets, names
 from nova_gpu.core.model import PciAddress
 from nova_gpu_fabric.core import partitions
 from nova_gpu_fabric.core.partitions import Partition
@@ -55,7 +55,7 @@ class PublishedTest(base.BaseTestCase):
             told = PartitionSets(table, taken).traits()
             self.assertTrue(all(map(names.is_own_trait, told)))
             self.assertTrue(all(len(each) <= 255 for each in told))
-            found = sets.of_traits(told | {"CUSTOM_GPU", "CUSTOM_GPU_ARCH_HOPPER"})
+            found = card_sets.of_traits(told | {"CUSTOM_GPU", "CUSTOM_GPU_ARCH_HOPPER"})
             assert isinstance(found, PartitionSets)
             self.assertEqual({p.modules for p in table}, {p.modules for p in found.partitions})
             self.assertEqual(taken, found.taken)
@@ -65,4 +65,4 @@ class PublishedTest(base.BaseTestCase):
                 self.assertEqual(wanted and wanted.modules, chosen)
 
     def test_without_a_board(self) -> None:
-        self.assertIsNone(sets.of_traits(frozenset({"CUSTOM_GPU", "CUSTOM_GPU_PARTITION_X"})))
+        self.assertIsNone(card_sets.of_traits(frozenset({"CUSTOM_GPU", "CUSTOM_GPU_PARTITION_X"})))

@@ -11,10 +11,10 @@ from nova import exception as nova_exception
 from nova import objects
 from oslotest import base
 
-from nova_gpu.core import device, sets
+from nova_gpu.core import card_sets, device
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import DividedCard, VGPUType
-from nova_gpu.host import child
+from nova_gpu.host import child_process
 from nova_gpu.virt.lifecycle.start import Kind
 from nova_gpu_fabric.virt.extent import Extent
 from tests.fixtures import hosts, vgpu
@@ -87,7 +87,7 @@ class LifeTest(FabricTestCase):
         self.boot(1)
         self.boot(4)
         self.compute.publish()
-        told = sets.of_traits(frozenset(self.compute.tree.data(self.provider).traits))
+        told = card_sets.of_traits(frozenset(self.compute.tree.data(self.provider).traits))
         assert told
         self.assertEqual(frozenset({1, 5, 6, 7, 8}), told.taken)
         self.assertEqual({1: 3, 2: 1}, told.room())
@@ -141,7 +141,7 @@ class FaultsTest(FabricTestCase):
 
         def hangs(call: str) -> None:
             calls.append(call)
-            raise child.Failed("it did not end in time")
+            raise child_process.Failed("it did not end in time")
 
         self.at_hand.fails = hangs
         for guest in guests:

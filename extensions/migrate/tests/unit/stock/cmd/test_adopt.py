@@ -21,7 +21,7 @@ from nova_gpu.core.model import GPU, PciAddress, Product
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host.pci import sysfs
 from nova_gpu_migrate.cmd import adopt, leave
-from nova_gpu_migrate.core.holding import (
+from nova_gpu_migrate.core.stock_holding import (
     NotTakenOver,
     Obstacle,
     StockDelivery,

@@ -15,7 +15,7 @@ from nova_gpu.core import names
 from nova_gpu.core.model import GPU, DeliveryMode, GroupKey, PciAddress, Product
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
-from nova_gpu_migrate.core.holding import Alias, StockProvider
+from nova_gpu_migrate.core.stock_holding import Alias, StockProvider
 from nova_gpu_migrate.virt import aliases, providers
 from tests.fixtures import hosts, pci
 

@@ -14,7 +14,7 @@ from oslotest import base
 
 from nova_gpu.core.container import GuestContents, Mount
 from nova_gpu.core.model import GPU
-from nova_gpu.virt.delivery import guest_config
+from nova_gpu.virt.delivery import domain_xml
 from nova_gpu.virt.usage import domains
 from tests.fixtures import cards
 
@@ -39,7 +39,7 @@ def container() -> vconfig.LibvirtConfigGuest:
 class AddNodesTest(unittest.TestCase):
     def test_what_a_container_sees(self) -> None:
         config = container()
-        guest_config.add_nodes(config, ADDRESSES, CONTENTS)
+        domain_xml.add_nodes(config, ADDRESSES, CONTENTS)
         xml = config.to_xml()
         domain: Any = etree.fromstring(xml)
         for node in CONTENTS.nodes:
@@ -83,7 +83,7 @@ def guest(machine_type: str = "pc-q35-7.2", ports: int = 1) -> vconfig.LibvirtCo
 class AddCardsTest(unittest.TestCase):
     def domain(self, *gpus: GPU, ports: int = 1) -> Any:
         config = guest(ports=ports)
-        guest_config.add_cards(config, gpus, option_rom=True)
+        domain_xml.add_cards(config, gpus, option_rom=True)
         return etree.fromstring(config.to_xml())
 
     def test_each_card_behind_a_port_of_its_own(self) -> None:
@@ -108,8 +108,8 @@ class AddCardsTest(unittest.TestCase):
         """Of the card's first function, which is the one that the driver looks at"""
         config = guest()
         cliques = {PAIR.address: 1, ALONE.address: 2}
-        guest_config.add_cards(config, [ALONE, PAIR], option_rom=True, cliques=cliques)
-        domain = etree.fromstring(guest_config.with_cliques(config).to_xml())
+        domain_xml.add_cards(config, [ALONE, PAIR], option_rom=True, cliques=cliques)
+        domain = etree.fromstring(domain_xml.with_cliques(config).to_xml())
         names = {"qemu": "http://libvirt.org/schemas/domain/qemu/1.0"}
         self.assertEqual(2, len(domain.xpath("qemu:override/qemu:device", namespaces=names)))
         for card, number in ((PAIR, "1"), (ALONE, "2")):
@@ -129,8 +129,8 @@ class AddCardsTest(unittest.TestCase):
 
     def test_without_cliques_nothing_of_qemus(self) -> None:
         config = guest()
-        guest_config.add_cards(config, [PAIR, ALONE], option_rom=True)
-        self.assertIs(config, guest_config.with_cliques(config))
+        domain_xml.add_cards(config, [PAIR, ALONE], option_rom=True)
+        self.assertIs(config, domain_xml.with_cliques(config))
         xml = config.to_xml()
         domain = etree.fromstring(xml)
         self.assertEqual([], domain.xpath("devices/hostdev/alias"))
@@ -159,7 +159,7 @@ class DefineAgainTest(base.BaseTestCase):
             nova.configure_mock(**known)
             nova.rescue = lambda context, instance, network_info, block_device_info: None
             instance = mock.Mock(spec=["image_meta"])
-            guest_config.define_again(nova, "context", instance, [], {})
+            domain_xml.define_again(nova, "context", instance, [], {})
             given = nova._get_guest_xml.call_args.kwargs
             self.assertEqual("the domain's" if known else None, given.get("old_guest"))
             nova._host.write_instance_config.assert_called_once_with(nova._get_guest_xml())

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The groups of GPUs in Placement, of all hosts or of one instance.
 
-``openstack gpu group list`` prints them, and ``gpu host list`` their sums.
+``openstack gpu group list`` prints them; :mod:`osc_gpu.host_list` their sums.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
-import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -19,14 +18,13 @@ from osc_lib import exceptions
 from nova_gpu.core import names
 from nova_gpu.core.model import GroupKey
 from nova_gpu.core.scheduling.capacity import Group
-from osc_gpu import base_command, closed_hosts, hosts, rest
+from osc_gpu import base_command, hosts, rest
 
 _UNKNOWN = "unknown"
 _OF_GROUPS = (
     *("Host", "Product", "Model", "Architecture", "Mode"),
     *("Total", "Used", "Reserved", "Free"),
 )
-_OF_HOSTS = ("Host", "State", "Architectures", "Total", "Used", "Reserved", "Free")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -150,7 +148,7 @@ class ListGroups(base_command.Lister):
         parser.add_argument(
             "--host", metavar="<host>", help="Show only the groups of this compute node"
         )
-        _add_filters(parser, "groups")
+        add_filters(parser, "groups")
         return parser
 
     def take_action(
@@ -181,18 +179,19 @@ class ListGroups(base_command.Lister):
                 ),
             )
             for provider in providers
-            if _is_wanted(provider, parsed_args) and (provider.group.free or not parsed_args.free)
+            if is_wanted(provider, parsed_args) and (provider.group.free or not parsed_args.free)
         )
 
 
-def _add_filters(parser: argparse.ArgumentParser, what: str) -> None:
+def add_filters(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add the options that choose which of the listed groups or hosts are shown."""
     parser.add_argument("--free", action="store_true", help=f"Show only {what} with free GPUs")
     parser.add_argument(
         "--arch", metavar="<name>", help=f"Show only {what} with GPUs of this architecture"
     )
 
 
-def _is_wanted(provider: Provider, parsed_args: argparse.Namespace) -> bool:
+def is_wanted(provider: Provider, parsed_args: argparse.Namespace) -> bool:
     """Return whether the option ``--arch`` lets a group be shown."""
     return not parsed_args.arch or names.word(parsed_args.arch) in names.known_values(
         names.TRAIT_ARCHITECTURE, provider.group.traits
@@ -205,56 +204,3 @@ def _hint(host: str, there: Sequence[str]) -> str:
     if not there:
         return "it has no GPUs of any host"
     return f"openstack gpu group list shows the {len(there)} hosts with GPUs"
-
-
-class ListHosts(base_command.Lister):
-    """List the hosts with whole GPUs, their numbers, and whether instances can start there.
-
-    For administrators.
-    """
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        _add_filters(parser, "hosts")
-        return parser
-
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Iterable[tuple[Any, ...]]]:
-        connection = rest.CachedConnection(self.connection(parsed_args))
-        providers = read(connection)
-        whole = [
-            provider
-            for provider in providers
-            if provider.resource_class == names.RESOURCE_CLASS and _is_wanted(provider, parsed_args)
-        ]
-        nodes = hosts.compute_nodes(connection)
-        closed = {
-            nodes[root][0]: reason
-            for root, reason in closed_hosts.to_some(connection).items()
-            if root in nodes
-        }
-        rows = _host_rows(whole, closed)
-        return _OF_HOSTS, (row for row in rows if row[-1] or not parsed_args.free)
-
-
-def _host_rows(
-    providers: Iterable[Provider], closed: Mapping[str, str]
-) -> Iterator[tuple[Any, ...]]:
-    """Yield a row of the table for each host.
-
-    :param providers: sorted by host
-    :param closed: why a host is closed to some instances, by host
-    """
-    for host, of_host in itertools.groupby(providers, key=lambda provider: provider.host):
-        listed = list(of_host)
-        groups = [provider.group for provider in listed]
-        yield (
-            host,
-            "; ".join(filter(None, (listed[0].unusable or "up", closed.get(host)))),
-            ", ".join(sorted({provider.architecture for provider in listed})),
-            sum(group.total for group in groups),
-            sum(group.used for group in groups),
-            sum(group.reserved for group in groups),
-            sum(group.free for group in groups),
-        )

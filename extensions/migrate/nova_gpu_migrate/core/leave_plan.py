@@ -15,9 +15,9 @@ from nova_gpu.core.model import PciAddress
 from nova_gpu.core.topology import affinity
 from nova_gpu.core.topology.affinity import Policy
 from nova_gpu.core.vgpu.vgpu import Slot, VGPUKind, device_uuid
-from nova_gpu_migrate.core import takeover
+from nova_gpu_migrate.core import adoption_plan
 from nova_gpu_migrate.core.former import Former
-from nova_gpu_migrate.core.holding import (
+from nova_gpu_migrate.core.stock_holding import (
     Alias,
     Domain,
     Hardware,
@@ -103,13 +103,13 @@ def judge(
         by_alias = collections.Counter(alias for alias in functions.values() if alias in added)
         specs = {**instance.extra_specs, **properties}
         properties[names.PCI_ALIAS] = _asking(instance, specs, by_alias)
-        others_ask = takeover.alias_counts(properties).keys() - added
+        others_ask = adoption_plan.alias_counts(properties).keys() - added
         by_option = instance.default_policy if not instance.stated_policy else None
         if by_option not in (None, Policy.LEGACY) and not others_ask:
             # Stock Nova has no option for it.
             properties[affinity.EXTRA_SPEC] = str(by_option)
     obstacles = [
-        *takeover.of_state(instance),
+        *adoption_plan.of_state(instance),
         *_of_devices(instance, functions, mediated, kinds, domain),
         *_of_aliases(names_by_function),
     ]
@@ -145,9 +145,9 @@ def judge_shelved(
     except exception.InvalidExtraSpec:
         return None  # no host of either kind gives it GPUs
     # One that asks by an alias has stayed stock Nova's, whatever else its flavor has.
-    if not counts or takeover.alias_counts(specs).keys() & {alias.name for alias in aliases}:
+    if not counts or adoption_plan.alias_counts(specs).keys() & {alias.name for alias in aliases}:
         return None
-    record, obstacles = instance.former, [*takeover.of_task(instance)]
+    record, obstacles = instance.former, [*adoption_plan.of_task(instance)]
     if record and record.is_before(instance.flavor, specs):
         removed = tuple(name for name in record.set if name not in record.specs)
         remarks = tuple(_remarks(record, aliases))
@@ -190,7 +190,7 @@ def back(
     """
     instance = dataclasses.replace(
         holding.instance,
-        extra_specs=takeover.after(holding.instance.extra_specs, holding.set, holding.unset),
+        extra_specs=adoption_plan.after(holding.instance.extra_specs, holding.set, holding.unset),
         recorded={},
         counted=frozenset(holding.cards),
         slots=frozenset(holding.slots),
@@ -217,7 +217,7 @@ def _restored(
         return None
     gives = {alias.name: alias.functions for alias in aliases}
     # One that was shelved then had none.
-    counts = takeover.alias_counts(record.specs)
+    counts = adoption_plan.alias_counts(record.specs)
     counts = {alias: count for alias, count in counts.items() if alias in record.requests}
     left = collections.Counter(record.functions.values() or counts)
     restored: dict[PciAddress, str] = {}
@@ -349,7 +349,9 @@ def _runs_without(instance: StockInstance, domain: Domain, hardware: Hardware) -
     """Return whether the instance runs without GPUs; one that has stopped may have released its."""
     is_settled = instance.task_state is None and instance.migration is None
     has_any = domain.functions & hardware.cards_by_function.keys() or domain.mediated
-    return is_settled and instance.vm_state in takeover.RUNNING and not (has_any or domain.slots)
+    return (
+        is_settled and instance.vm_state in adoption_plan.RUNNING and not (has_any or domain.slots)
+    )
 
 
 def _of_devices(

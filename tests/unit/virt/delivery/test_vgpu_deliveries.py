@@ -10,10 +10,10 @@ from nova_gpu.core.flavor import request
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.virt.delivery import (
-    hostdev_parts,
     pci_aliases,
+    vgpu_deliveries,
 )
-from nova_gpu.virt.delivery.hostdev_parts import VirtualFunctions
+from nova_gpu.virt.delivery.vgpu_deliveries import VirtualFunctions
 from tests.fixtures import cards, hosts, processors
 from tests.fixtures.bases.host import HostTestCase
 
@@ -39,8 +39,8 @@ class VirtualFunctionsTest(HostTestCase):
     def ways(self, *device_spec: str) -> tuple[VirtualFunctions, VirtualFunctions]:
         spec = pci_aliases.DeviceSpec(device_spec)
         own = self.host.roots, spec
-        plain = hostdev_parts.PlainFunctions(*own, lambda: 10000000)
-        return plain, hostdev_parts.TypedFunctions(*own, lambda: 10000000)
+        plain = vgpu_deliveries.PlainFunctions(*own, lambda: 10000000)
+        return plain, vgpu_deliveries.TypedFunctions(*own, lambda: 10000000)
 
     def obstacle(self, way: VirtualFunctions) -> str | None:
         return way.obstacle(cards.card(CARD), [FUNCTION])
@@ -112,7 +112,7 @@ class VirtualFunctionsTest(HostTestCase):
         self.host.bind(str(FUNCTION), "nvidia")  # which does not register it with VFIO
         self.assertIn("no vfio-dev in sysfs", self.obstacle(self.typed) or "")
         own = self.host.roots, pci_aliases.DeviceSpec(())
-        old = hostdev_parts.TypedFunctions(*own, lambda: 9010000)
-        silent = hostdev_parts.TypedFunctions(*own, lambda: None)
+        old = vgpu_deliveries.TypedFunctions(*own, lambda: 9010000)
+        silent = vgpu_deliveries.TypedFunctions(*own, lambda: None)
         for way, said in ((old, "libvirt 9.10.0 starts no"), (silent, "not report its")):
             self.assertIn(said, self.obstacle(way) or "")

@@ -22,7 +22,7 @@ from nova_gpu.core.guest import devices as guest_devices
 from nova_gpu.core.guest.devices import GuestDevice
 from nova_gpu.core.vgpu.vgpu import VGPUType
 from nova_gpu.virt import counters, libvirt_errors
-from nova_gpu.virt.delivery import guest_config
+from nova_gpu.virt.delivery import domain_xml
 from nova_gpu.virt.delivery.deliveries import Deliveries
 from nova_gpu.virt.inventory import counting, stranding
 from nova_gpu.virt.inventory.assignment import InstanceDevices
@@ -267,7 +267,7 @@ class Starts:
         has_gpus = self.assigned and (instance.resources or counting.is_without(instance))
         if not has_gpus or image.properties.get("hw_machine_type") is not None:
             return image
-        return guest_config.with_machine_type(image, guest_config.machine_type(instance))
+        return domain_xml.with_machine_type(image, domain_xml.machine_type(instance))
 
     @contextlib.contextmanager
     def rescuing(
@@ -307,7 +307,7 @@ class Starts:
                 self.deliveries.refuse(instance, start.flavor, start.grants, kind)
         except nova_exception.NovaException as error:
             # Nova keeps the new image's properties, and saves the instance with this one.
-            if stated := guest_config.defined_machine_type(self.stops.host, instance):
+            if stated := domain_xml.defined_machine_type(self.stops.host, instance):
                 instance.system_metadata.setdefault(names.IMAGE_MACHINE_TYPE, stated)
             raise nova_exception.InstanceFaultRollback(error) from error
 
@@ -370,7 +370,7 @@ class Starts:
                     holding.group.facts for holding in start.held[self.assigned.vgpu_inventory]
                 ]
                 _tell(instance, elements, parts)
-        return guest_config.with_cliques(guest)
+        return domain_xml.with_cliques(guest)
 
     def _refuse_unheld(self, instance: objects.Instance, devices: Set[Device]) -> None:
         """Refuse to add devices to a guest's configuration that :meth:`holding` has not reserved.

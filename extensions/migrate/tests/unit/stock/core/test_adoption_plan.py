@@ -11,9 +11,9 @@ from nova_gpu.core.flavor import request
 from nova_gpu.core.model import GPU, PciAddress, Product
 from nova_gpu.core.topology import affinity
 from nova_gpu.core.vgpu.vgpu import DividedCard, Parent, Slot, VGPUKind, VGPUType, device_uuid
-from nova_gpu_migrate.core import takeover
+from nova_gpu_migrate.core import adoption_plan
 from nova_gpu_migrate.core.former import AliasRequest
-from nova_gpu_migrate.core.holding import (
+from nova_gpu_migrate.core.stock_holding import (
     SHELVED,
     Alias,
     Domain,
@@ -82,7 +82,7 @@ class JudgeTest(unittest.TestCase):
         others: Mapping[str, Domain] | None = None,
     ) -> StockHolding:
         mine = domain or has(*own.recorded)
-        holding = takeover.judge(own, {"mine": mine, **(others or {})}, host)
+        holding = adoption_plan.judge(own, {"mine": mine, **(others or {})}, host)
         assert holding
         return holding
 
@@ -142,7 +142,7 @@ class JudgeTest(unittest.TestCase):
             self.assertObstacle(holding, "0000:01:00.5", OTHER)
             # What nova-gpu has given is not stock Nova's.
             given = instance(slots=frozenset(slots))
-            self.assertIsNone(takeover.judge(given, {"mine": attached}, divided_host))
+            self.assertIsNone(adoption_plan.judge(given, {"mine": attached}, divided_host))
 
     def test_records_that_are_gone_in_part(self) -> None:
         """All of its cards stay its own, though Nova's record of one is left."""
@@ -194,7 +194,7 @@ class JudgeTest(unittest.TestCase):
         self.assertEqual(("resources:VGPU",), holding.unset)
         self.assertEqual((), holding.obstacles)
         given = instance(slots=frozenset([slot]))
-        self.assertIsNone(takeover.judge(given, {"mine": has(mediated=MDEV)}, mediating()))
+        self.assertIsNone(adoption_plan.judge(given, {"mine": has(mediated=MDEV)}, mediating()))
 
     def test_vgpus_that_it_lacks(self) -> None:
         specs = {"resources:VGPU": "1"}
@@ -207,7 +207,7 @@ class JudgeTest(unittest.TestCase):
             (dataclasses.replace(own, extra_specs=specs | {"vgpus": "= 1"}), has()),
             (dataclasses.replace(own, extra_specs={}), has()),
         ):
-            found = takeover.judge(other, {"mine": domain}, mediating())
+            found = adoption_plan.judge(other, {"mine": domain}, mediating())
             self.assertEqual([], list(found.obstacles) if found else [], other)
 
     def test_what_the_flavor_says_of_mediated_devices(self) -> None:
@@ -225,7 +225,7 @@ class JudgeTest(unittest.TestCase):
         device = StockMdev(address(1), address(1), "nvidia-35")
         host = mediating(mediated={made: device})
         domain = dataclasses.replace(has(mediated=made), slots=frozenset([SLOT]))
-        holding = takeover.judge(instance(uuid=MINE), {MINE: domain}, host)
+        holding = adoption_plan.judge(instance(uuid=MINE), {MINE: domain}, host)
         assert holding
         self.assertEqual((SLOT,), holding.devices)
 
@@ -347,7 +347,7 @@ class JudgeTest(unittest.TestCase):
         requests = {name: AliasRequest(({"vendor_id": "10de"},)) for name in ("a2", "any", "nic")}
         words = {"pci_passthrough:alias": "a2:1, any:1,nic:1,a2:1", "hypervisor": "KVM"}
         own = instance(vm_state=SHELVED, extra_specs=words, requests=requests)
-        item = takeover.judge_shelved(own, [strict, any_])
+        item = adoption_plan.judge_shelved(own, [strict, any_])
         assert item and item.former
         self.assertEqual({"gpus": "= 3", "pci_passthrough:alias": "nic:1"}, item.set)
         self.assertEqual([], list(item.obstacles))
@@ -358,7 +358,7 @@ class JudgeTest(unittest.TestCase):
             ({"vgpus": "= 1"}, [strict, any_], "words of nova-gpu's: vgpus"),
             ({}, [strict, dataclasses.replace(any_, set={"vgpus": "= 1"})], "several products"),
         ):
-            item = takeover.judge_shelved(
+            item = adoption_plan.judge_shelved(
                 dataclasses.replace(own, extra_specs=words | specs), aliases
             )
             assert item
@@ -379,7 +379,7 @@ class ChoiceTest(unittest.TestCase):
     def choice(self, *buses: int, others: Mapping[str, Domain] | None = None) -> Any:
         own = instance(*map(address, buses))
         domains = {"mine": has(*own.recorded), **(others or {})}
-        holding = takeover.judge(own, domains, self.HOST)
+        holding = adoption_plan.judge(own, domains, self.HOST)
         assert holding
         return holding.choice
 
@@ -400,7 +400,7 @@ class WordsTest(unittest.TestCase):
         awkward = Product("10de", "0001", "Quadro RTX 6000/8000 (Turing)", "turing")
         for product in (A2, L4, awkward, NAMELESS):
             with self.subTest(product.key):
-                words = takeover.words([product, product], ())
+                words = adoption_plan.words([product, product], ())
                 parsed = request.of(words)
                 self.assertEqual([2], [each.count for each in parsed.requests])
                 self.assertEqual(product.name is not None, "gpu:model" in words)

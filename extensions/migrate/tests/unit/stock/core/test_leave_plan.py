@@ -9,9 +9,9 @@ from typing import Any
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.topology import affinity
 from nova_gpu.core.vgpu.vgpu import DividedCard, Parent, Slot, VGPUKind, device_uuid
-from nova_gpu_migrate.core import former, leaving
+from nova_gpu_migrate.core import former, leave_plan
 from nova_gpu_migrate.core.former import AliasRequest
-from nova_gpu_migrate.core.holding import (
+from nova_gpu_migrate.core.stock_holding import (
     SHELVED,
     Alias,
     Domain,
@@ -41,13 +41,13 @@ def instance(*counted: PciAddress, **changes: Any) -> StockInstance:
 
 
 def judge(*args: Any, **kwargs: Any) -> StockReturn:
-    item = leaving.judge(*args, **kwargs)
+    item = leave_plan.judge(*args, **kwargs)
     assert item
     return item
 
 
 def judge_shelved(own: StockInstance, known: Collection[Alias]) -> StockReturn:
-    item = leaving.judge_shelved(own, known)
+    item = leave_plan.judge_shelved(own, known)
     assert item
     return item
 
@@ -111,29 +111,29 @@ class JudgeTest(unittest.TestCase):
 
     def test_nothing_of_nova_gpu(self) -> None:
         own = instance(extra_specs={"hw:x": "y", "hypervisor": "s== QEMU"})
-        self.assertIsNone(leaving.judge(own, {}, HOST, [A2]))
+        self.assertIsNone(leave_plan.judge(own, {}, HOST, [A2]))
 
     def test_what_has_stayed_stock_novas(self) -> None:
         """Its words may be those of both drivers."""
         own = instance(extra_specs={"gpu_arch": "turing"}, recorded={ONE: "a2"})
         host = dataclasses.replace(HOST, cards_by_function={ONE: ONE})
-        self.assertIsNone(leaving.judge(own, {}, host, [A2]))
+        self.assertIsNone(leave_plan.judge(own, {}, host, [A2]))
         made = dataclasses.replace(HOST, mediated={"made": StockMdev(ONE, ONE, "nvidia-35")})
         domains = {"mine": Domain(mediated=frozenset(["made"]))}
         own = instance(extra_specs={"vgpus": "= 1"})
-        self.assertIsNone(leaving.judge(own, domains, made, [A2]))
-        self.assertIsNotNone(leaving.judge(own, {}, made, [A2]))
+        self.assertIsNone(leave_plan.judge(own, domains, made, [A2]))
+        self.assertIsNotNone(leave_plan.judge(own, {}, made, [A2]))
         words = {"vgpus": "= 1", "pci_passthrough:alias": "a2:1"}
         shelved = instance(vm_state=SHELVED, extra_specs=words)
-        self.assertIsNone(leaving.judge_shelved(shelved, [A2]))
-        self.assertIsNotNone(leaving.judge_shelved(shelved, [L4]))
+        self.assertIsNone(leave_plan.judge_shelved(shelved, [A2]))
+        self.assertIsNotNone(leave_plan.judge_shelved(shelved, [L4]))
 
     def test_what_runs_without_gpus(self) -> None:
         """Its flavor had nova-gpu's words before there was nova-gpu."""
         host = dataclasses.replace(HOST, cards_by_function={ONE: ONE})
         nothing, domains = {"mine": Domain()}, {"mine": Domain(frozenset([ONE]))}
-        self.assertIsNone(leaving.judge(instance(), nothing, host, [A2]))
-        self.assertIsNone(leaving.judge(instance(vm_state="paused"), nothing, host, [A2]))
+        self.assertIsNone(leave_plan.judge(instance(), nothing, host, [A2]))
+        self.assertIsNone(leave_plan.judge(instance(vm_state="paused"), nothing, host, [A2]))
         for own, named in (
             (instance(), domains),
             (instance(), {"mine": Domain(slots=frozenset([MIG]))}),
@@ -190,7 +190,7 @@ class JudgeTest(unittest.TestCase):
         self.assertEqual(dict(zip(slots, ("CUSTOM_Q", "VGPU"), strict=True)), item.mediated)
         self.assertEqual({"resources:CUSTOM_Q": "1", "resources:VGPU": "1"}, item.set)
         self.assertEqual(("vgpus", "trait:CUSTOM_GPU"), item.unset)
-        (obstacle, *_) = leaving.judge(own, {}, HOST, (), types).obstacles  # type: ignore[union-attr]
+        (obstacle, *_) = leave_plan.judge(own, {}, HOST, (), types).obstacles  # type: ignore[union-attr]
         self.assertIn("no such device", str(obstacle))
 
     def test_what_it_came_with(self) -> None:
@@ -256,7 +256,9 @@ class JudgeTest(unittest.TestCase):
         self.assertObstacle(item, "say what it asks for: none")
         for text, expected in (("=2", "l4:2"), ("2", "l4:2"), ("", None)):
             alone = dataclasses.replace(resized, extra_specs={"gpus": text}, former=None)
-            own_words = leaving.judge_shelved(alone, [dataclasses.replace(L4, set={"gpus": "= 1"})])
+            own_words = leave_plan.judge_shelved(
+                alone, [dataclasses.replace(L4, set={"gpus": "= 1"})]
+            )
             alias = own_words and own_words.set["pci_passthrough:alias"]
             self.assertEqual(expected, alias, text)
 
@@ -283,8 +285,8 @@ class JudgeTest(unittest.TestCase):
             *({"gpus": "= 1"}, (*alias,), ()),
         )
         domains = {"mine": Domain(frozenset([ONE]))}
-        self.assertEqual((), leaving.back(holding, domains, HOST, [A2], (), ()))
-        (obstacle,) = leaving.back(holding, domains, HOST, [L4], (), ())
+        self.assertEqual((), leave_plan.back(holding, domains, HOST, [A2], (), ()))
+        (obstacle,) = leave_plan.back(holding, domains, HOST, [L4], (), ())
         self.assertIn("no [pci]alias of this host gives", obstacle.reason)
 
     def test_no_alias_and_several(self) -> None:

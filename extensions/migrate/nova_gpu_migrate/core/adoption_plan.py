@@ -17,7 +17,7 @@ from nova_gpu.core.topology import affinity, choose, nearness, topology
 from nova_gpu.core.topology.affinity import Policy
 from nova_gpu.core.vgpu.vgpu import FUNCTION_TYPE, Slot, device_uuid
 from nova_gpu_migrate.core.former import Former
-from nova_gpu_migrate.core.holding import (
+from nova_gpu_migrate.core.stock_holding import (
     Alias,
     BetterCards,
     Domain,

@@ -69,7 +69,7 @@ def _counts_without_space() -> list[str]:
     ]
 
 
-class WayBackChecks(checks.Checks):
+class DowngradeChecks(checks.Checks):
     """The checks of ``nova-gpu-status upgrade check --back``.
 
     The docstring of each check names where the problem occurs, and the problem.

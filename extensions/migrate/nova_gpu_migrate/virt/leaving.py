@@ -41,15 +41,15 @@ from nova_gpu.host.vgpu import sriov
 from nova_gpu.notifications import EventType
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
 from nova_gpu.virt.usage import stock_records
-from nova_gpu_migrate.core import takeover
+from nova_gpu_migrate.core import adoption_plan
 from nova_gpu_migrate.core.former import AliasRequest
-from nova_gpu_migrate.core.holding import NotTakenOver, StockDelivery, StockReturn, Stranger
+from nova_gpu_migrate.core.stock_holding import NotTakenOver, StockDelivery, StockReturn, Stranger
 from nova_gpu_migrate.virt import adoption, aliases, definitions, providers, records
 from nova_gpu_migrate.virt.adoption import AllocationsByConsumer, Write
 from nova_gpu_migrate.virt.shadow import Shadow
 
 
-class GivingBack:
+class Leaving:
     """The way back of all instances on one compute node.
 
     :param client: Nova's report client for Placement
@@ -120,7 +120,7 @@ class GivingBack:
         instance = adoption.settled(self._context, leaving.instance.uuid, None)
         flavor = adoption.renamed(instance.flavor, leaving.set, leaving.unset)
         requests = adoption.requests_of(instance)
-        counts = takeover.alias_counts(flavor.extra_specs)
+        counts = adoption_plan.alias_counts(flavor.extra_specs)
         ports = [request for request in requests.requests if request.alias_name is None]
         requests.requests = [*ports, *_requests(instance, counts, leaving.requests)]
         adoption.respecify(self._context, instance.uuid, flavor, requests)

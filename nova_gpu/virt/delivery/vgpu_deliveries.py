@@ -62,7 +62,7 @@ class HostdevParts(Delivery):
     ) -> list[GuestDevice]:
         slots = [grant for grant in grants if isinstance(grant, Slot)]
         hostdevs = {slot: self._hostdev(instance.uuid, slot) for slot in slots}
-        service.guest_config.add_vgpus(guest, hostdevs)
+        service.domain_xml.add_vgpus(guest, hostdevs)
         return []
 
     @abc.abstractmethod
@@ -107,7 +107,7 @@ class MediatedDevices(HostdevParts):
         return mdev.is_there(device_uuid(instance_uuid, slot), self._roots)
 
     def _hostdev(self, instance_uuid: str, slot: Slot) -> vconfig.LibvirtConfigGuestHostdev:
-        return service.guest_config.GuestMediatedDevice(instance_uuid, slot)
+        return service.domain_xml.GuestMediatedDevice(instance_uuid, slot)
 
     def moved(self, data: Any, instance_uuid: str, old: Slot, new: Slot) -> None:
         data.target_mdevs[device_uuid(instance_uuid, old)] = device_uuid(instance_uuid, new)
@@ -160,11 +160,11 @@ class VirtualFunctions(HostdevParts):
         guest: vconfig.LibvirtConfigGuest,
         grants: Sequence[Grant],
     ) -> list[GuestDevice]:
-        service.guest_config.limit_bits(guest, self._roots, self._libvirt_version())
+        service.domain_xml.limit_bits(guest, self._roots, self._libvirt_version())
         return super().render(instance, request, guest, grants)
 
     def _hostdev(self, instance_uuid: str, slot: Slot) -> vconfig.LibvirtConfigGuestHostdev:
-        return service.guest_config.GuestVirtualFunction(slot.parent, managed=self.managed)
+        return service.domain_xml.GuestVirtualFunction(slot.parent, managed=self.managed)
 
     # While the guest runs
 

@@ -7,8 +7,8 @@ from nova import exception as nova_exception
 
 from nova_gpu.core.flavor import request
 from nova_gpu.core.placement.inventory import Inventory
-from nova_gpu.core.scheduling import reasons
-from nova_gpu.core.scheduling.reasons import Supply
+from nova_gpu.core.scheduling import no_valid_host
+from nova_gpu.core.scheduling.no_valid_host import Supply
 from tests.fixtures.flavor_requests import asked as vgpus
 from tests.fixtures.flavor_requests import whole
 
@@ -44,7 +44,7 @@ class ShortageTest(unittest.TestCase):
         ):
             asked = whole({"gpus": count})
             with self.subTest(count=count, offers=offers):
-                reason = reasons.shortage(asked, asked.groups[0], offers)
+                reason = no_valid_host.shortage(asked, asked.groups[0], offers)
                 self.assertEqual(expected is None, reason is None)
                 self.assertIn(expected or "", reason.log_text if reason else "")
 
@@ -58,10 +58,10 @@ class ShortageTest(unittest.TestCase):
             ([Inventory(2, 0, 1)], "2 GPUs asked for, 1 of 2 free"),
         ):
             with self.subTest(offers=offers):
-                reason = reasons.shortage(asked, asked.groups[0], offers, bound=True)
+                reason = no_valid_host.shortage(asked, asked.groups[0], offers, bound=True)
                 assert reason
                 self.assertIn(expected, reason.log_text)
-        reason = reasons.nowhere(asked, asked.groups[0], [], [], bound=True)
+        reason = no_valid_host.nowhere(asked, asked.groups[0], [], [], bound=True)
         self.assertEqual("the requested host has no GPUs", reason.log_text)
 
     def test_what_the_user_is_told_of_it(self) -> None:
@@ -72,13 +72,13 @@ class ShortageTest(unittest.TestCase):
             (asked, [Inventory(8, 0, 8)], f"{fermi}, none free"),
             (one, [Inventory(8, 0, 8)], "1 GPU asked for, none free"),
         ):
-            reason = reasons.shortage(request_, request_.groups[0], offers)
+            reason = no_valid_host.shortage(request_, request_.groups[0], offers)
             assert reason
             self.assertEqual(expected, reason.user_text)
             self.assertIn("in use", reason.log_text)
         for reason in (
-            reasons.too_few(one, 4, 2),
-            reasons.too_many_to_count(one, one.groups[0], 80),
+            no_valid_host.too_few(one, 4, 2),
+            no_valid_host.too_many_to_count(one, one.groups[0], 80),
         ):
             assert reason
             self.assertNotRegex(reason.user_text, "[28]")
@@ -97,11 +97,11 @@ class ShortageTest(unittest.TestCase):
         ):
             with self.subTest(traits=traits):
                 asked = whole({"gpus": "2"} | {f"trait:{each}": traits[each] for each in traits})
-                reason = reasons.nowhere(asked, asked.groups[0], unmet, {fermi, "CUSTOM_GPU"})
+                reason = no_valid_host.nowhere(asked, asked.groups[0], unmet, {fermi, "CUSTOM_GPU"})
                 self.assertIn(expected, reason.log_text)
         # Those that are given otherwise
         model, asked = "CUSTOM_GPU_MODEL_A16", vgpus(**{"vgpus": "1", "gpu:model": "A16"})
-        reason = reasons.nowhere(asked, asked.groups[0], [model], {model})
+        reason = no_valid_host.nowhere(asked, asked.groups[0], [model], {model})
         self.assertEqual(
             "no host has vGPUs with gpu:model a16: those are given whole", reason.log_text
         )
@@ -124,10 +124,10 @@ class MissingTest(unittest.TestCase):
             ([enough], "no host offers vGPUs"),
         ):
             with self.subTest(supplies=supplies):
-                reason = reasons.missing(asked, [supplies, iter(())], known)
+                reason = no_valid_host.missing(asked, [supplies, iter(())], known)
                 assert reason
                 self.assertIn(expected, reason.log_text)
-        self.assertIsNone(reasons.missing([gpus], [[enough]], known))
+        self.assertIsNone(no_valid_host.missing([gpus], [[enough]], known))
 
 
 class LengthTest(unittest.TestCase):
@@ -139,15 +139,17 @@ class LengthTest(unittest.TestCase):
         offers = [Inventory(total=1024, reserved=100, used=900)] * 50
         resources = {"VCPU": 128, "MEMORY_MB": 1048576, "DISK_GB": 10000, "PGPU": 1000}
         for reason in (
-            reasons.unknown_name(asked, many),
-            reasons.nowhere(asked, group, [], many),
-            reasons.nowhere(asked, group, ["CUSTOM_GPU_ARCH_SOMETHING"], many),
-            reasons.too_few(asked, 1000, 999),
-            reasons.shortage(asked, group, offers),
-            reasons.too_many_to_count(asked, group, 1000),
-            reasons.elsewhere(asked, resources, None),
-            reasons.elsewhere(asked, resources, f"on no host with the trait {'CUSTOM_X' * 15}"),
-            reasons.not_together([asked]),
+            no_valid_host.unknown_name(asked, many),
+            no_valid_host.nowhere(asked, group, [], many),
+            no_valid_host.nowhere(asked, group, ["CUSTOM_GPU_ARCH_SOMETHING"], many),
+            no_valid_host.too_few(asked, 1000, 999),
+            no_valid_host.shortage(asked, group, offers),
+            no_valid_host.too_many_to_count(asked, group, 1000),
+            no_valid_host.elsewhere(asked, resources, None),
+            no_valid_host.elsewhere(
+                asked, resources, f"on no host with the trait {'CUSTOM_X' * 15}"
+            ),
+            no_valid_host.not_together([asked]),
         ):
             assert reason
             for text in (reason.log_text, reason.user_text):
@@ -163,7 +165,7 @@ class PrintableTest(unittest.TestCase):
         """It reaches the log, the notification and the fault by the same reason."""
         asked = whole({"gpus": "1"})
         traits = ["CUSTOM_GPU_HYPERVISOR_QEMU"]
-        reason = reasons.unfit_machine_type(asked, "pc\x1b[2K\n2026 CRITICAL \u202e", traits)
+        reason = no_valid_host.unfit_machine_type(asked, "pc\x1b[2K\n2026 CRITICAL \u202e", traits)
         assert reason
         for text in (reason.log_text, reason.user_text):
             self.assertTrue(text.isprintable(), text)
