@@ -254,9 +254,24 @@ def _allocations(view: _View) -> Iterator[Difference]:
                 text = f"{dict(amounts)} for {consumer}, which is no instance and no move"
                 yield Difference("allocation", provider.name, text)
     for instance in view.cloud.instances.values():
-        if not view.is_busy(instance) and not view.is_unbuilt(instance):
+        if view.is_busy(instance) or view.is_unbuilt(instance):
+            continue
+        if len(roots := _roots(view, instance)) > 1:
+            # A claim whose answer was lost: "count a new instance once" in upstream.rst
+            text = f"Placement counts it on {_words(roots)}, as if it moved"
+            yield Difference("doubled", instance.uuid, text)
+        else:
             yield from _of_devices(view, instance)
             yield from _of_the_host(view, instance)
+
+
+def _roots(view: _View, instance: Instance) -> set[str]:
+    """The hosts that are up of whose own part the instance has some"""
+    return {
+        view.hosts[uuid].name
+        for uuid in view.counted[instance.uuid]
+        if uuid in view.hosts and view.hosts[uuid].is_up
+    }
 
 
 def _of_devices(view: _View, instance: Instance) -> Iterator[Difference]:

@@ -74,6 +74,18 @@ def with_instance(**changes: Any) -> snapshot.Cloud:
     return dataclasses.replace(CLOUD, instances={UUID: changed})
 
 
+def on_a_second_host() -> snapshot.Cloud:
+    """Counted there as well"""
+    host = snapshot.Host("host2", "root2", is_up=True, is_container=False, domains={})
+    root = dataclasses.replace(CLOUD.providers[ROOT], uuid="root2", name="host2", root="root2")
+    return dataclasses.replace(
+        CLOUD,
+        hosts=CLOUD.hosts | {"host2": host},
+        providers=CLOUD.providers | {"root2": root},
+        usages={},
+    )
+
+
 def empty(**changes: Any) -> snapshot.Cloud:
     """Without the instance, with a host that is not as it was before"""
     host = dataclasses.replace(
@@ -105,6 +117,7 @@ class DifferencesTest(unittest.TestCase):
             (set(), with_host(cards=CARDS | {"0000:06:00.0"}, reasons={"0000:06:00.0": "ill"})),
             ({"compute", "domain", "tracker"}, with_instance(host="host2")),
             ({"compute"}, with_instance(parts=PARTS | {"MEMORY_MB": 256})),
+            ({"doubled"}, on_a_second_host()),
             ({"text"}, with_instance(fault="two\nlines")),
             (set(), with_instance(fault="a line")),
             ({"allocation", "hold"}, with_provider(allocations={})),
