@@ -10,6 +10,7 @@ shows.
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,8 @@ _BOUND = (SECOND, THIRD)
 _CARD = cards.WHOLE[0]
 _SOUND = f"{_CARD[:-1]}1"
 _STOCK_CARD, _STOCK_VGPU = {ALIAS: "gpu:1"}, {"resources:VGPU": "1"}
+# nova-gpu has no such words: they come back as they were. There is one card for both.
+_GROUPS = {"resources1:VGPU": "1", "resources2:VGPU": "1", "group_policy": "none"}
 _CARD_OF_OURS = {"gpus": "= 1"}
 _VGPU_OF_OURS = {"vgpus": "= 1", "vgpu_type": f"s== {TYPE}"}
 _INSTANCES: Mapping[str, Mapping[str, Mapping[str, str]]] = {
@@ -30,7 +33,7 @@ _INSTANCES: Mapping[str, Mapping[str, Mapping[str, str]]] = {
     SECOND: {"single": _STOCK_CARD, "network": {ALIAS: "network:1,gpu:1"}, "other plain": {}},
     THIRD: {
         "vgpu": _STOCK_VGPU,
-        "vgpus": {"resources:VGPU": "2"},
+        "vgpus": _GROUPS,
         "stopped": _STOCK_VGPU,
         "third plain": {},
     },
@@ -92,6 +95,7 @@ class ThereAndBackTest(base.TakeoverTestCase):
         self.perform("reboot", "ACTIVE", "both", type="HARD")
         self.seen("both")
 
+        self.interrupt("single")
         self.on_each_host(tonight)
         self.refuse_to_leave_a_resize("single")
         targets = {"single": THIRD, "vgpu": FIRST}
@@ -125,6 +129,24 @@ class ThereAndBackTest(base.TakeoverTestCase):
         proof = json.loads(self.host.proof(_CARD))
         self.assertEqual(server["id"], proof["after"])
         self.assertIn("reset", proof["by"])
+
+    def interrupt(self, name: str) -> None:
+        """Kill the takeover between two writes: the driver ends it when nova-compute starts.
+
+        The instance moves afterwards without a request of stock Nova.
+        """
+        host, last = self.places[name], "change its flavor and its records"
+        self.cloud.kill_compute(host)
+        self.drivers[host] = base.OURS
+        self._choose(host)
+        words = ("adopt", "--apply", "--with-gpufilter", self.servers[name]["id"])
+        status, output = self.cloud.command(*words, host=host, killed_after=last)
+        self.assertEqual(-signal.SIGKILL, status, output)
+        self.assertEqual(self.recorded(name), self.rows(name))
+        self.start(host)
+        self.assertEqual([], self.rows(name))
+        self.shelve(name)
+        self.assertHave()
 
     def refuse_to_leave_a_resize(self, name: str) -> None:
         """Plan the way back while a resize may be reverted, which gives the card back."""
@@ -187,7 +209,7 @@ class ThereAndBackTest(base.TakeoverTestCase):
         self.perform("os-start", "ACTIVE", *used, *_STOPPED)
         self.perform("os-stop", "SHUTOFF", *_STOPPED)
         self.assertHave()
-        self.shelve(*used)
+        self.shelve(*used, "vgpus")
         self.assertHave()
         for name, target in targets.items():
             self.evacuate(name, target)

@@ -8,6 +8,8 @@ repository: the tests' own eyes and hands on the host.
 
 from __future__ import annotations
 
+import builtins
+import functools
 import importlib
 import os
 import signal
@@ -94,10 +96,10 @@ class Agent:
             os.waitpid(self._compute, 0)
             self._compute = None
 
-    def _begin_command(self, configuration: str, words: Sequence[str]) -> None:
+    def _begin_command(self, configuration: str, words: Sequence[str], killed_after: str) -> None:
         """Begin a command of nova-gpu, which talks to the cloud as nova-compute does."""
         place.CONFIGURATION.write_text(configuration)
-        self._command = process.fork(lambda: _run_command(words, self._connect))
+        self._command = process.fork(lambda: _run_command(words, self._connect, killed_after))
 
     def _has_command(self) -> bool:
         assert self._command is not None
@@ -111,22 +113,34 @@ class Agent:
 
 
 def _run_command(
-    words: Sequence[str], connect: Callable[[], connection.Connection[Any, Any]]
+    words: Sequence[str],
+    connect: Callable[[], connection.Connection[Any, Any]],
+    killed_after: str,
 ) -> NoReturn:
     """Run ``nova-gpu`` with these *words* and nova-compute's options, and end this process.
 
     :param connect: opens the stream that stands in for a broker
+    :param killed_after: as for :meth:`tests.vfio.cloud.Cloud.command`
     """
     file = os.open(_OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     for number in (1, 2):
         os.dup2(file, number)
     compute.join_bus(connect(), {})
     CONF.clear()  # of what the process that was forked had read
+    if killed_after:
+        builtins.print = functools.partial(_print_and_die, print, killed_after)
     with mock.patch.object(rpc, "init"):  # there is no broker
         status = gpu.main(["nova-gpu", "--config-file", str(place.CONFIGURATION), *words])
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
+
+
+def _print_and_die(write: Callable[..., None], last: str, *texts: Any, **words: Any) -> None:
+    write(*texts, **words)
+    if any(last in str(text) for text in texts):
+        sys.stdout.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _call(module: str, name: str, *arguments: Any) -> Any:

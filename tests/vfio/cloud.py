@@ -197,13 +197,17 @@ class Cloud(apart.Apart):
     def kill_process(self, host: str) -> None:
         self.vms[host].ask("kill")
 
-    def command(self, *words: str, host: str = wire.HOST) -> tuple[int, str]:
+    def command(
+        self, *words: str, host: str = wire.HOST, killed_after: str = ""
+    ) -> tuple[int, str]:
         """Run ``nova-gpu`` with these *words* on a host, whether nova-compute runs there or not.
 
         Return its exit status and what it has printed. It has nova-compute's options and bus.
+
+        :param killed_after: the text of a line; the command is killed once it has printed it
         """
         vm, configuration = self.vms[host], "\n".join(self._configuration(host)) + "\n"
-        vm.ask("begin_command", configuration, words)
+        vm.ask("begin_command", configuration, words, killed_after)
         self._services[host].accept_command(lambda: not vm.ask("has_command"), self.START_TIMEOUT_S)
         status, output = vm.ask("end_command")
         return status, output
