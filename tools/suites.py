@@ -157,6 +157,7 @@ SUITES = {
         pick="",
         long="test_stock_clouds",
     ),
+    "releases": Suite(("python -m tests.releases HEAD~100",), long=""),
     "operations": Suite(("python -m tests.crash --operations 10000 --seed {seed}",), long=""),
     # 5,000 inputs of each property in two runs, as each run tries others
     "fuzz": Suite(

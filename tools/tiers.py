@@ -96,6 +96,7 @@ LONG = (
     Part("nova-and-extensions", 13, "tools/test nova extensions", is_nightly=True),
     Part("demo-debian", 13, "tools/lab demo --debian", is_nightly=True),
     Part("upgrade", 13, "tools/lab upgrade HEAD~100"),
+    Part("releases", 13, "tools/test releases"),
     Part("kolla", 12, ".ci/kolla", is_nightly=True),
     Part("kvm", 13, ".ci/kvm"),
     Part("guide-kvm", 13, "tools/lab guide --kvm"),

@@ -25,6 +25,7 @@ NEEDED = (
 # The packages for the VM: libvirt with its two drivers, the programs that Nova runs, and those that
 # the suite of containers runs.
 _ROOT = (
+    "apparmor",
     "busybox-static",
     "e2fsprogs",
     "iproute2",

@@ -46,9 +46,9 @@ class VM:
     """A VM: its files and its variants.
 
     ``name`` is its hostname. ``processors``: 1, or 2, one on each NUMA node. ``iommu`` False: the
-    kernel does not use the IOMMU. ``bare``: the VM has neither udev nor libvirtd. ``prepared``: the
-    module that it imports before it is saved. ``saved``: the folder from which it is resumed, made
-    by :mod:`lab.vm.saved`.
+    kernel does not use the IOMMU. ``bare``: the VM has neither udev nor libvirtd. ``confined``:
+    AppArmor confines libvirtd and guests. ``prepared``: the module that it imports before it is
+    saved. ``saved``: the folder from which it is resumed, made by :mod:`lab.vm.saved`.
     """
 
     emulator: pathlib.Path
@@ -60,6 +60,7 @@ class VM:
     processors: int = 1
     iommu: bool = True
     bare: bool = False
+    confined: bool = False
     append: str = ""
     line: Line | None = None
     prepared: str | None = None
@@ -114,6 +115,8 @@ class VM:
         words.append(
             "labvm=bare" if self.bare else f"labvm.id={cards.VENDOR_ID}:{cards.PRODUCT_ID}"
         )
+        if self.confined:
+            words.append("labvm=confined")
         if self.prepared:
             words.append(f"labvm.prepared={self.prepared}")
             words.append(f"labvm.away={','.join(cards.FORGOTTEN)}")

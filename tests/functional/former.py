@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cloud as an older Nova left it: its databases, its guests and nova-gpu's files of state.
+"""A cloud as an older Nova or nova-gpu left it: its databases, its guests and files of state.
 
 ``tests/fixtures/clouds`` has one of Nova 2024.1, a row of a table, a file or a guest in each line.
 In the environment of that release this records it anew::
@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import pathlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 from unittest import mock
 
 import testtools
@@ -50,15 +50,18 @@ def _databases(cell1: objects.CellMapping) -> Iterator[tuple[str, Any, Any]]:
 class FormerTestBase(base.GPUServersTestBase):
     """The cloud goes on with the Nova of this process: its schema is brought up to date first.
 
-    ``former``: by name, what was recorded beside databases, guests and files.
+    ``former``: by name, what was recorded beside databases, guests and files; nothing where the
+    cloud is new.
     """
+
+    RECORDED: ClassVar[pathlib.Path] = _RECORDED
 
     def setUp(self) -> None:
         self.former: dict[str, Any] = {}
         self._rows: list[tuple[str, str, dict[str, Any]]] = []
         self._domains_xml: list[str] = []
         self._files: dict[str, str] = {}
-        for line in _RECORDED.read_text().splitlines():
+        for line in self.RECORDED.read_text().splitlines():
             kind, name, value = json.loads(line)
             if kind == "former":
                 self.former[name] = value
@@ -68,7 +71,7 @@ class FormerTestBase(base.GPUServersTestBase):
                 self._files[name] = value
             else:
                 self._rows.append((kind, name, value))
-        sentinels = mock.patch.dict(uuidsentinel._sentinels, self.former["uuids"])
+        sentinels = mock.patch.dict(uuidsentinel._sentinels, self.former.get("uuids", {}))
         sentinels.start()
         self.addCleanup(sentinels.stop)
         super().setUp()
@@ -77,7 +80,8 @@ class FormerTestBase(base.GPUServersTestBase):
         # Nova 34 does not start beside services of 29 to 32, unless all are upgraded at once.
         self.flags(disable_compute_service_check_for_ffu=True, group="workarounds")
         for name, engine, context in _databases(self.cell_mappings["cell1"]):
-            self._restore(name, engine, context)
+            if self.former:
+                self._restore(name, engine, context)
         for mapping in objects.HostMappingList.get_all(nova_context.get_admin_context()):
             self.host_mappings[mapping.host] = mapping
         super()._setup_services()
@@ -135,26 +139,29 @@ class Record(base.GPUServersTestBase):
         servers = {gpus: self.boot(flavor) for gpus, flavor in flavors.items()}
         self._stop_server(servers[1])
         self.period()
-        revisions, lines = {}, []
-        for name, engine, context in _databases(self.cell_mappings["cell1"]):
-            if name != "placement":
-                revisions[name] = migration.db_version(database=name, context=context)
-            with engine.connect() as connection:
-                lines += [[name, *row] for row in _rows(connection.connection)]
-        active = self.connection().listAllDomains(fakelibvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
-        lines += [["domain", domain.UUIDString(), domain.XMLDesc(0)] for domain in active]
-        lines += [
-            ["state", str(path.relative_to(self.state())), path.read_text()]
-            for path in sorted(self.state().rglob("*"))
-            if path.is_file()
-        ]
-        lines += [
-            ["former", "revisions", revisions],
-            ["former", "uuids", {name: getattr(uuidsentinel, name) for name in _UUIDS}],
-            ["former", "flavors", flavors],
-            ["former", "servers", {gpus: server["id"] for gpus, server in servers.items()}],
-        ]
-        _RECORDED.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        names = {gpus: server["id"] for gpus, server in servers.items()}
+        record(self, _RECORDED, flavors=flavors, servers=names)
+
+
+def record(case: base.GPUServersTestBase, path: pathlib.Path, **former: Any) -> None:
+    """Write the cloud of *case*, with *former* beside it, as :class:`FormerTestBase` reads it."""
+    revisions, lines = {}, []
+    for name, engine, context in _databases(case.cell_mappings["cell1"]):
+        if name != "placement":
+            revisions[name] = migration.db_version(database=name, context=context)
+        with engine.connect() as connection:
+            lines += [[name, *row] for row in _rows(connection.connection)]
+    active = case.connection().listAllDomains(fakelibvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
+    lines += [["domain", domain.UUIDString(), domain.XMLDesc(0)] for domain in active]
+    lines += [
+        ["state", str(file.relative_to(case.state())), file.read_text()]
+        for file in sorted(case.state().rglob("*"))
+        if file.is_file()
+    ]
+    uuids = {name: getattr(uuidsentinel, name) for name in _UUIDS}
+    former |= {"revisions": revisions, "uuids": uuids}
+    lines += [["former", name, value] for name, value in former.items()]
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
 
 
 def _rows(connection: Any) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # The VM's init, after the mounts: udev and libvirtd, then /out/command, then off. What the kernel
-# command line says as labvm=bare leaves out udev and libvirtd; with labvm.prepared=MODULE
-# prepare.py is what runs: it imports that and waits for the VM to be saved and resumed. Only a boot with the
+# command line says as labvm=bare leaves out udev and libvirtd; as labvm=confined it has AppArmor confine
+# libvirtd and guests, by Debian's profiles; with labvm.prepared=MODULE prepare.py is what runs: it imports that and waits for the VM to be saved and resumed. Only a boot with the
 # line EXIT is valid.
 umount /lab
 # No systemd-udevd makes these where devtmpfs was mounted by hand.
@@ -39,6 +39,16 @@ if ! grep -q labvm=bare /proc/cmdline; then
     for console in /sys/class/vtconsole/vtcon*; do
         grep -q "frame buffer" "$console/name" && echo 0 >"$console/bind"
     done
+    if grep -q labvm=confined /proc/cmdline; then
+        mount -t securityfs security /sys/kernel/security
+        sed -i 's/^security_driver.*/security_driver = "apparmor"/' /etc/libvirt/qemu.conf
+        # Of qemu.sh, and of folders where Debian's nova-compute has none
+        mkdir -p /etc/apparmor.d/local/abstractions
+        printf '%s\n' '/usr/bin/qemu-system-x86_64.real rmix,' '/run/lab/qemu-options r,' \
+            >>/etc/apparmor.d/local/abstractions/libvirt-qemu
+        echo '/var/tmp/nova/instances/_base/* r,' >>/etc/apparmor.d/local/usr.lib.libvirt.virt-aa-helper
+        apparmor_parser --replace /etc/apparmor.d/usr.*
+    fi
     virtlogd --daemon
     libvirtd --daemon --listen
     for _ in $(seq 1200); do

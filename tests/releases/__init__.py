@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two releases of nova-gpu one after the other on a host whose guests run on."""
