@@ -42,6 +42,7 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
     # State of the host
 
     def get_available_resource(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        self._gpus.refusals.starts.is_repeating = False  # Nova has initialized its instances
         resources: dict[str, Any] = super().get_available_resource(*args, **kwargs)
         self._gpus.periods.refresh()
         if (stats := self._gpus.publication.stats()) is not None:

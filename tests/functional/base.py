@@ -248,7 +248,11 @@ class GPUServersTestBase(leftovers.LeavesNothing, readings.ReadingTestBase):
         with contextlib.suppress(client.OpenStackApiException):
             self.api.post_server_action(uuid, action)
         newest = self.api.get_instance_actions(uuid)[0]["request_id"]
-        url = f"/servers/{uuid}/os-instance-actions/{newest}"
+        return self.failure(uuid, newest)
+
+    def failure(self, uuid: str, request_id: str) -> list[str]:
+        """What the instance's owner reads of an action as soon as that has failed"""
+        url = f"/servers/{uuid}/os-instance-actions/{request_id}"
 
         def has_failed() -> None:
             self.assertEqual("Error", self.api.api_get(url).body["instanceAction"]["message"])

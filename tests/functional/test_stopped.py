@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 from unittest import mock
 
+from nova.compute import task_states
+
 from osc_gpu import explain
 from tests.functional import base, kvm, sdk
 from tests.functional.readings import Server
@@ -84,3 +86,20 @@ class StoppedTest(Stopping, kvm.KVMServersTestBase):
         self.perform(server, "reboot", "ACTIVE", {"type": "HARD"})
         self.perform(server, "reboot", "ACTIVE", {"type": "HARD"})
         self.assertGPUs(server, self.recorded(server))
+
+    def test_a_start_of_the_service_that_repeats_a_refused_reboot(self) -> None:
+        """It goes on, the user reads why, and Nova stops the instance."""
+        server = self.boot(self.all)
+        self._stop_server(server)
+        self.boot(self.gpu_flavor(1))
+        newest = self.api.get_instance_actions(server["id"])[0]["request_id"]
+        instance = self.instance(server)
+        instance.task_state = task_states.REBOOT_PENDING_HARD
+        instance.save()
+        self.restart_host("host1")
+        (said,) = self.failure(server["id"], newest)
+        self.assertIn("and gets none now", said)
+        with self.on("host1"):
+            self.computes["host1"].manager._sync_power_states(self.context)
+        self._wait_until_settled(server, "SHUTOFF")
+        self.assertNothing(server, used=1)

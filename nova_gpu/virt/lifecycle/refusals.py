@@ -19,7 +19,8 @@ from nova import objects
 from nova.compute import task_states, vm_states
 from oslo_log import log as logging
 
-from nova_gpu.core import exception
+from nova_gpu.conf import CONF
+from nova_gpu.core import boundary, exception
 from nova_gpu.virt.delivery.deliveries import Deliveries
 from nova_gpu.virt.delivery.delivery import Delivery, Operation
 from nova_gpu.virt.inventory.assignment import InstanceDevices
@@ -38,6 +39,8 @@ _SNAPSHOT = (
 )
 
 
+# Of an instance's reboot, as its user and ``openstack gpu explain server`` read it
+_EVENT = "compute_refuse_gpus"
 _RPC_LOG = "oslo_messaging.rpc.server"
 _MARK = "is_expected_by_nova_gpu"
 Error = TypeVar("Error", bound=Exception)
@@ -83,9 +86,13 @@ class RefusedStarts:
     these three methods do nothing. Nova next asks the driver for the guest's power state, before it
     saves anything: there the error is raised, and Nova's decorators record it and clear the task.
     doc/source/contributor/upstream.rst asks for another way.
+
+    ``is_repeating``: whether the service starts. Nova then repeats reboots that were interrupted,
+    and an error of one would end the service: the guest stays off, and Nova stops its instance.
     """
 
     def __init__(self) -> None:
+        self.is_repeating = True
         # With the instance's vm_state before the operation
         self._errors: dict[str, tuple[nova_exception.NovaException, str]] = {}
 
@@ -95,6 +102,9 @@ class RefusedStarts:
 
     def refuse(self, instance: objects.Instance, error: nova_exception.NovaException) -> None:
         """Refuse the operation: the driver must leave the guest as it is until :meth:`end`."""
+        if self.is_repeating:
+            _note(instance, error)
+            return
         self._errors[instance.uuid] = error, instance.vm_state
 
     def has(self, instance: objects.Instance) -> bool:
@@ -109,6 +119,20 @@ class RefusedStarts:
         if self.has(instance) and (is_reboot or instance.vm_state == vm_states.RESCUED):
             error, instance.vm_state = self._errors.pop(instance.uuid)
             raise expected(error)
+
+
+def _note(instance: objects.Instance, error: nova_exception.NovaException) -> None:
+    """Add *error* to the last action of the instance; raise nothing."""
+    what = nova_context.get_admin_context(), instance.uuid, _EVENT
+    events = objects.InstanceActionEvent
+    try:
+        with boundary.crossed():
+            events.event_start(*what, want_result=False, host=CONF.host)
+            events.event_finish_with_failure(
+                *what, exc_val=error, exc_tb=error.__traceback__, want_result=False
+            )
+    except boundary.Failure as failure:
+        LOG.warning("Cannot show its user why the start is refused: %s", failure, instance=instance)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -141,11 +141,12 @@ class Starts:
                 ready = stack.enter_context(self._counted_and_given(Start(kind, instance), end))
             except nova_exception.NovaException as error:
                 is_uncounted = isinstance(error.__cause__, _UNCOUNTED)
+                refused = self.refusals.starts
                 if instance.task_state not in _STAYS or not (
-                    is_uncounted or counting.is_without(instance)
+                    is_uncounted or counting.is_without(instance) or refused.is_repeating
                 ):
                     raise
-                self.refusals.starts.refuse(instance, error)
+                refused.refuse(instance, error)
             yield ready
 
     @contextlib.contextmanager
