@@ -65,6 +65,10 @@ class Publication:
                 "Nova's own PCI passthrough may choose devices far from the free GPUs"
             ):
                 self.assigned.card_inventory.sort_neighbours()
+            with periodic.contained(
+                "An instance that leaves this host may keep a function that it had by an alias here"
+            ):
+                self.tracker.save_freed()
             self.tracker.renew_report(nodename, self.stats())
 
     def _reserve(self, tree: nova_provider_tree.ProviderTree, nodename: str) -> None:

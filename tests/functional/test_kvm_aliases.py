@@ -59,6 +59,8 @@ class AliasesTest(aliases.AliasesTestBase):
         self.confirm(first, source="host1")
         self.assertGPUs(first, [CARD], "host2")
         self.assertEqual([], self.by_alias(first, "host2"))
+        self._reboot_server(first, hard=True)  # for which Nova looks for functions of it
+        self.assertGPUs(first, [CARD], "host2")
         self._delete_server(second)
         self.period()
         self.assertInventory(total=4, reserved=0, used=2)

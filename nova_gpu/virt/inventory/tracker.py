@@ -24,6 +24,22 @@ from nova_gpu.virt.inventory.placement_client import Amounts
 _locked = nova_utils.synchronized(resource_tracker.COMPUTE_RESOURCE_SEMAPHORE, fair=True)
 
 
+class _SavedWhenFreed(dict[str, Any]):
+    """Nova's records of functions that go once they are free, by address, each saved as free first.
+
+    Nova writes only that they are gone (``PciDevTracker._free_device``), so that such a record goes
+    on to name the instance that had the function. Nova reads it when it looks for the functions of
+    that instance (``Instance.obj_load_attr``): no start of it succeeds then, or it starts with a
+    function that is another's on its next host.
+    """
+
+    def pop(self, address: str, default: Any = None) -> Any:  # type: ignore[override]
+        record = super().pop(address, default)
+        if record is not None:
+            record.save()
+        return record
+
+
 class Tracker:
     """Access to the records of Nova's resource tracker.
 
@@ -39,6 +55,15 @@ class Tracker:
     def pci(self) -> Any:
         """Nova's tracker for its own PCI passthrough; ``None`` before the first period."""
         return self._find().pci_tracker
+
+    def save_freed(self) -> None:
+        """Let Nova save as free what instances had and ``[pci]device_spec`` no longer names.
+
+        Call this in each period, as Nova's tracker is made in the first one.
+        """
+        pci = self.pci
+        if pci is not None and not isinstance(pci.to_be_removed_when_freed, _SavedWhenFreed):
+            pci.to_be_removed_when_freed = _SavedWhenFreed(pci.to_be_removed_when_freed)
 
     def refused_build(self) -> None:
         """Note that this driver refuses a build, which is no failure of its host."""
