@@ -21,6 +21,8 @@ _MACHINE = "fermi-8"
 PATIENCE_S = 60.0
 # Long enough for a busy machine.
 _TIMEOUT_S = 600.0
+# In an emulated VM on a busy machine nova-compute takes ten minutes to start.
+_VM_TIMEOUT_S = 1800.0
 
 
 def libvirt(host: settings.Host) -> libvirtd.PrivateLibvirtd:
@@ -144,7 +146,8 @@ def start_and_wait(host: settings.Host, client: rest.Client, with_gpus: bool = T
         return any(name.startswith(f"{host.name}_gpu_") for name in names)
 
     what = "its GPUs" if with_gpus else "itself"
-    steps.wait_for(f"nova-compute of {host.name} to report {what}", ready, _TIMEOUT_S, 0.5)
+    limit_s = _VM_TIMEOUT_S if host.lab.kvm else _TIMEOUT_S
+    steps.wait_for(f"nova-compute of {host.name} to report {what}", ready, limit_s, 0.5)
 
 
 def wait_until_down(host: settings.Host, client: rest.Client) -> None:
