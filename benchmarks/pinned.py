@@ -186,17 +186,19 @@ class GPUHost(Host):
             pci_requests=None,
         )
         _DATABASE[instance.uuid] = instance
+        self._rt.tracked_instances.add(instance.uuid)
         return instance
 
     def prepare(self, claimed: Any) -> None:
-        self._exchange.make(claimed, moves_cells=True)
+        self._exchange.make(claimed, moves_cells=True, waits=True)
 
     def start(self, claimed: Any) -> bool:
-        self.prepare(claimed)
+        self._exchange.make(claimed, moves_cells=True)
         held: Holdings = {self._cards: self._cards.held(claimed.resources)}
         if self._exchange.remote(claimed, held) is None:
             return True
         self._rt._release_assigned_resources(claimed.resources)
+        self._rt.tracked_instances.discard(claimed.uuid)
         usage = hardware.numa_usage_from_instance_numa(
             numa_cells.host(self._node), claimed.numa_topology, free=True
         )
@@ -416,7 +418,7 @@ def main() -> None:
     parser = report.parser(__doc__)
     parser.add_argument("--hosts", type=int, default=100, metavar="N")
     parser.add_argument("--filled", type=int, default=80, metavar="PERCENT")
-    parser.add_argument("--schedulers", type=int, nargs="+", default=(1, 2), metavar="N")
+    parser.add_argument("--schedulers", type=int, nargs="*", default=(1, 2), metavar="N")
     options = parser.parse_args()
     CONF([], project="nova", default_config_files=[])
     found = rows(options.hosts, options.filled, options.schedulers)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from nova import context as nova_context
+from nova import exception as nova_exception
 from nova import objects
 from nova.virt import hardware
 from oslo_log import log as logging
@@ -61,11 +62,16 @@ class Exchange:
     tracker: Tracker
     neighbours: Neighbours
     compute_host: str = dataclasses.field(default_factory=lambda: str(CONF.host))
+    # Builds whose guest cannot start with the GPUs that they have, and may not have begun to
+    _waiting: dict[str, tuple[objects.Instance, Claimant]] = dataclasses.field(default_factory=dict)
 
-    def make(self, instance: objects.Instance, *, moves_cells: bool) -> None:
+    def make(self, instance: objects.Instance, *, moves_cells: bool, waits: bool = False) -> None:
         """Exchange the instance's GPUs for free ones that suit it better, if there are any.
 
+        Else swap them with those of a build that waits for that, if both may have them then.
+
         :param moves_cells: whether its cells may move to the GPUs: its domain is defined anew
+        :param waits: whether others may swap GPUs with it, until the next call
         :raises InvalidExtraSpec: if its flavor cannot be parsed
         :raises nova.exception.InstanceNotFound: if it is deleted meanwhile
         """
@@ -74,12 +80,18 @@ class Exchange:
         claimant = self.claimant(instance)
         if claimant.cells or claimant.neighbours:
             self.tracker.change(
-                lambda tracker: self._make(tracker, instance, claimant, moves_cells)
+                lambda tracker: self._make(tracker, instance, claimant, moves_cells, waits)
             )
 
     def _make(
-        self, tracker: Any, instance: objects.Instance, claimant: Claimant, moves_cells: bool
+        self,
+        tracker: Any,
+        instance: objects.Instance,
+        claimant: Claimant,
+        moves_cells: bool,
+        waits: bool,
     ) -> None:
+        self._waiting.pop(instance.uuid, None)
         if tracker.provider_tree is None:
             return  # before the first period it is unknown which devices are free
         draws = list(_draws(tracker, instance))
@@ -87,13 +99,23 @@ class Exchange:
             claimant = self._move_cells(tracker, instance, claimant, draws)
         for draw in draws:
             if draw.own:
-                self._exchange(instance, claimant, draw)
+                own = self._exchange(instance, claimant, draw)
+                if draw.pool.permits(own, claimant):
+                    continue
+                is_swapped = self._swap(tracker, instance, claimant, own, draw.pool)
+                if waits and not is_swapped:
+                    self._waiting[instance.uuid] = instance, claimant
 
-    def _exchange(self, instance: objects.Instance, claimant: Claimant, draw: Draw) -> None:
-        """Exchange what the instance has drawn from one pool, in all records."""
+    def _exchange(
+        self, instance: objects.Instance, claimant: Claimant, draw: Draw
+    ) -> Collection[objects.Resource]:
+        """Exchange what the instance has drawn from one pool, in all records.
+
+        Return what it has then.
+        """
         exchanged = draw.pool.improve(draw.own, claimant)
         if not exchanged:
-            return
+            return draw.own
         draw.assigned.update(exchanged.values())
         try:
             self._save(instance, functools.partial(_replace, exchanged=exchanged))
@@ -104,6 +126,43 @@ class Exchange:
         draw.assigned.difference_update(exchanged)
         for old, new in exchanged.items():
             LOG.info("Exchanged GPU %s for %s", old.identifier, new.identifier, instance=instance)
+        return [exchanged.get(item, item) for item in draw.own]
+
+    def _swap(
+        self,
+        tracker: Any,
+        instance: objects.Instance,
+        claimant: Claimant,
+        own: Collection[objects.Resource],
+        pool: Pool,
+    ) -> bool:
+        """Swap what the instance has of one pool with a build that waits, if both may start then.
+
+        Return whether there is such a build.
+        """
+        kind = {(item.provider_uuid, item.resource_class) for item in own}
+        for other, theirs in list(self._waiting.values()):
+            if other.uuid not in tracker.tracked_instances:  # its build has failed
+                del self._waiting[other.uuid]
+                continue
+            has = [r for r in other.resources or () if (r.provider_uuid, r.resource_class) in kind]
+            if not (swap := pool.swap(own, claimant, has, theirs)):
+                continue
+            back = {new: old for old, new in swap.items()}
+            try:
+                self._save(other, functools.partial(_replace, exchanged=back))
+            except nova_exception.InstanceNotFound:
+                continue  # deleted meanwhile
+            try:
+                self._save(instance, functools.partial(_replace, exchanged=swap))
+            except BaseException:
+                self._save(other, functools.partial(_replace, exchanged=swap))
+                raise
+            del self._waiting[other.uuid]
+            words = ", ".join(f"{old.identifier} for {new.identifier}" for old, new in swap.items())
+            LOG.info("Swapped GPUs with instance %s: %s", other.uuid, words, instance=instance)
+            return True
+        return False
 
     def _move_cells(
         self,

@@ -219,10 +219,12 @@ class Pool(set[Any]):
 
         :param own: as for :meth:`improve`
         """
+        return sorted(self._distances(self._free | _devices(own), claimant).values())
+
+    def _distances(self, devices: Collection[Device], claimant: Claimant) -> Mapping[Device, int]:
         if self._supply is None:
-            return [0] * len(own)
-        devices = self._free.union(device.parse(item.identifier) for item in own)
-        return sorted(self._supply.distances(self._provider_uuid, devices, claimant).values())
+            return dict.fromkeys(devices, affinity.IN_CELL)
+        return self._supply.distances(self._provider_uuid, devices, claimant)
 
     def improve(
         self, own: Collection[objects.Resource], claimant: Claimant
@@ -246,6 +248,36 @@ class Pool(set[Any]):
             for old, address in zip(back, new, strict=True)
         }
 
+    def permits(self, own: Collection[objects.Resource], claimant: Claimant) -> bool:
+        """Return whether *claimant* may have the devices in *own*, by its affinity."""
+        return affinity.FORBIDDEN not in self._distances(_devices(own), claimant).values()
+
+    def swap(
+        self,
+        own: Collection[objects.Resource],
+        claimant: Claimant,
+        others: Collection[objects.Resource],
+        other: Claimant,
+    ) -> dict[objects.Resource, objects.Resource]:
+        """Return which devices in *own* to swap for which in *others*, what *other* has.
+
+        The result is empty unless both then may have what they have, by their affinity.
+        """
+        items = {device.parse(item.identifier): item for item in (*own, *others)}
+        here, there = (self._distances(items.keys(), each) for each in (claimant, other))
+
+        def preference(dev: Device) -> tuple[int, int]:
+            is_forbidden = here[dev] == affinity.FORBIDDEN, there[dev] == affinity.FORBIDDEN
+            return is_forbidden[0] - is_forbidden[1], here[dev] - there[dev]
+
+        order = sorted(items, key=lambda dev: (preference(dev), dev))
+        new, rest = order[: len(own)], order[len(own) :]
+        if affinity.FORBIDDEN in {*(here[dev] for dev in new), *(there[dev] for dev in rest)}:
+            return {}
+        before = _devices(own)
+        pairs = zip(sorted(before.difference(new)), sorted({*new} - before), strict=True)
+        return {items[old]: items[dev] for old, dev in pairs}
+
     def take_back(self, exchanged: Mapping[objects.Resource, objects.Resource]) -> None:
         """Undo :meth:`improve`, whose result could not be saved."""
         old, new = (
@@ -254,3 +286,7 @@ class Pool(set[Any]):
         )
         if self._supply is not None:
             self._supply.hand_out(old, new, self._assigned)
+
+
+def _devices(items: Collection[objects.Resource]) -> frozenset[Device]:
+    return frozenset(device.parse(item.identifier) for item in items)

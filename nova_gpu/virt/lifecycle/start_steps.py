@@ -92,11 +92,13 @@ class Starts:
         if self.deliveries.whole.shares_driver or not self.assigned:
             return  # then cards are not taken from the host
         with contextlib.suppress(Exception):
-            self.exchange.make(instance, moves_cells=True)
+            self.exchange.make(instance, moves_cells=True, waits=True)
             whole = self.assigned.card_inventory
             held: Holdings = {whole: self.assigned.held_of(whole, instance.resources)}
             start = Start(Kind.SPAWN, instance, held=held)
-            # No card is taken from the host for a guest that cannot start with it.
+            # No card is taken from the host for a guest that cannot start with it, or may swap it.
+            if self.exchange.remote(instance, held):
+                return
             self.deliveries.whole.refuse(instance, start.flavor, start.cards)
             for card in start.cards:
                 self.deliveries.host_hooks.begin(card, instance.uuid)

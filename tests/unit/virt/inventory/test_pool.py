@@ -187,7 +187,7 @@ class ExchangeTestCase(TrackerTestCase):
         super().setUp()
         self.draw = random.Random(number)
         self.saved: dict[str, objects.Instance] = {}
-        self.fails = False
+        self.fails = 0
         self.tracker._update = mock.Mock()
         self.tracker.compute_nodes = {"host": objects.ComputeNode(numa_topology=None)}
         assigned: Any = mock.Mock(nodename=lambda: "host")
@@ -196,7 +196,8 @@ class ExchangeTestCase(TrackerTestCase):
         )
 
         def save(instance: objects.Instance) -> None:
-            if self.fails:
+            self.fails -= 1
+            if self.fails == 0:
                 raise nova_exception.InstanceNotFound(instance_id=instance.uuid)
             self.saved[instance.uuid] = copy.deepcopy(instance)
 
@@ -224,6 +225,7 @@ class ExchangeTestCase(TrackerTestCase):
             **fields,
         )
         self.saved[instance.uuid] = copy.deepcopy(instance)
+        self.tracker.tracked_instances.add(instance.uuid)
         return instance
 
     def had(self, instance: objects.Instance) -> set[str]:
@@ -233,10 +235,40 @@ class ExchangeTestCase(TrackerTestCase):
 class ExchangeTest(ExchangeTestCase):
     """What instances have of the pool, in the tracker, the database and the ledger"""
 
-    def exchange(self, instance: objects.Instance) -> None:
-        cells = [objects.InstanceNUMACell(id=self.draw.randrange(2))]
+    def exchange(
+        self, instance: objects.Instance, node: int | None = None, *, waits: bool = False
+    ) -> None:
+        node = self.draw.randrange(2) if node is None else node
+        cells = [objects.InstanceNUMACell(id=node)]
         instance.numa_topology = objects.InstanceNUMATopology(cells=cells)
-        self.exchanges.make(instance, moves_cells=False)
+        self.exchanges.make(instance, moves_cells=False, waits=waits)
+
+    def test_a_build_that_waits(self) -> None:
+        """Two have all GPUs of the host, and each those of the other's node."""
+        for case, fails, is_swapped in (
+            ("prepared", 0, True),
+            ("starting", 0, False),
+            ("failed", 0, False),
+            ("deleted", 1, False),
+            ("the second is deleted", 2, False),
+        ):
+            self.setUp()
+            first, second = self.instance(4), self.instance(4)
+            before = self.had(first), self.had(second)
+            self.assertEqual(({*map(str, FIRST)}, {*map(str, SECOND)}), before)
+            self.exchange(first, 1, waits=True)
+            if case == "starting":
+                self.exchange(first, 1)
+            if case == "failed":
+                self.tracker.tracked_instances.remove(first.uuid)
+            self.fails = fails
+            with self.subTest(case):
+                raised = self.assertRaises(nova_exception.InstanceNotFound)
+                with raised if fails > 1 else contextlib.nullcontext():
+                    self.exchange(second, 0)
+                after = before[::-1] if is_swapped else before
+                for each, own in zip((first, second), after, strict=True):
+                    self.assertEqual((own, own), (self.had(each), self.had(self.saved[each.uuid])))
 
     def test_no_card_to_two(self) -> None:
         """Claims, exchanges, failed ones, ends and periods in any order"""
@@ -249,16 +281,18 @@ class ExchangeTest(ExchangeTestCase):
                     with contextlib.suppress(REFUSED):
                         instances.append(self.instance(self.draw.randint(1, 3)))
                 elif (act := self.draw.random()) < 0.5:
-                    self.fails, before = self.draw.random() < 0.3, self.had(instance)
+                    self.fails, before = self.draw.randrange(4), self.had(instance)
                     try:
-                        self.exchange(instance)
+                        self.exchange(instance, waits=self.draw.random() < 0.5)
                     except nova_exception.InstanceNotFound:
                         self.assertEqual(before, self.had(instance))
                 elif act < 0.7:
                     self._period(*(each.resources for each in self.saved.values()))
+                    self.tracker.tracked_instances |= self.saved.keys()
                 else:
                     self.tracker._release_assigned_resources(instance.resources)
                     instances.remove(instance)
+                    self.tracker.tracked_instances.discard(instance.uuid)
                     del self.saved[instance.uuid]
                 with self.subTest(number=number):
                     own = [self.had(each) for each in instances]
@@ -308,22 +342,27 @@ class CellsTest(ExchangeTestCase):
         refused = moved = 0
         for number in range(fuzz.examples(60, 10000)):
             self.setUp(number)
-            host = self.host_of(self.draw.randint(2, 6))
+            host = self.host_of(self.draw.randint(1, 8))
             nodes = [cell.id for cell in host.cells]
             gpus = [
                 cards.placed(f"0000:{bus:02x}:00.0", self.draw.choice([*nodes, *nodes, None]))
-                for bus in range(self.draw.randint(1, 12))
+                for bus in range(self.draw.randint(1, 16))
             ]
             self.host.gpus = {gpu.address: gpu for gpu in gpus}
             self._publish()
             taken = self.draw.randint(0, len(gpus) - 1)
             self.host.taken = set(self.draw.sample(list(self.host.gpus), taken))
             count = self.draw.randint(1, min(len(gpus) - taken, 4))
-            policy, cells = self.draw.choice(list(Policy)), self.draw.randint(1, len(nodes))
+            # Nova tries all orders of more cells.
+            policy, cells = self.draw.choice(list(Policy)), self.draw.randint(1, min(5, len(nodes)))
+            is_tied = self.draw.random() < 0.2  # by a device of Nova's passthrough
             specs = {"hw:cpu_policy": "dedicated", "hw:numa_nodes": str(cells), "gpus": str(count)}
             specs["hw:pci_numa_affinity_policy"] = policy
             flavor = objects.Flavor(vcpus=cells, memory_mb=256 * cells, extra_specs=specs)
             instance = self.instance(count, flavor)
+            if is_tied:
+                nic = objects.InstancePCIRequest(count=1, spec=[])
+                instance.pci_requests = objects.InstancePCIRequests(requests=[nic])
 
             def fit(
                 within: objects.NUMATopology, instance: objects.Instance = instance
@@ -348,10 +387,13 @@ class CellsTest(ExchangeTestCase):
             free = collections.Counter(
                 gpu.numa_node for gpu in gpus if gpu.address not in self.host.taken
             )
+            places = itertools.combinations(nodes, cells)
+            if is_tied:
+                places = iter([tuple(cell.id for cell in claimed.cells)])
             fitting = any(
                 Affinity(policy, frozenset(some), sockets).room(free) >= count
                 and fit(objects.NUMATopology(cells=[host.cells[n] for n in some]))
-                for some in itertools.combinations(nodes, cells)
+                for some in places
             )
             with self.subTest(number=number, policy=policy, cells=cells, count=count):
                 self.assertEqual(fitting, holds)
