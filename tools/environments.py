@@ -15,7 +15,7 @@ import sysconfig
 from importlib import util
 from pathlib import Path
 
-from lab import packages
+from lab import packages, version
 
 ROOT = Path(__file__).resolve().parents[1]
 STATE = ROOT / ".tools"
@@ -62,6 +62,7 @@ def install(nova: int) -> None:
     digest, stamp = hashlib.sha256(text).hexdigest(), venv / ".installed"
     if stamp.exists() and stamp.read_text() == digest:
         return
+    numbers = version.declared()
     pip = f"{venv}/bin/python -m pip install --progress-bar=off"
     site = f"{venv}/lib/python3.{sys.version_info.minor}/site-packages"
     with (LOG / f"install-{RELEASES[nova]}.log").open("wb") as log:
@@ -73,7 +74,7 @@ def install(nova: int) -> None:
             f"ln -sfn {venv}/etc {site}/etc",
             # The suites test the tree itself; pip writes the entry points and the mapping of
             # nova.virt.gpu. pbr would ask git for a version, and a checkout may have no tags.
-            f"env PBR_VERSION=0.0.0 {pip} --no-deps --no-build-isolation --editable .",
+            f"env PBR_VERSION={numbers} {pip} --no-deps --no-build-isolation --editable .",
         ):
             subprocess.run(shlex.split(command), cwd=ROOT, stdout=log, stderr=log, check=True)
     stamp.write_text(digest)

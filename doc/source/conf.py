@@ -4,6 +4,8 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
 
+from doc.ext import version as package_version
+
 project = "nova-gpu"
 copyright = "nova-gpu developers"
 extensions = [
@@ -13,4 +15,12 @@ extensions = [
     "doc.ext.reference.directives",
 ]
 html_theme = "openstackdocs"
+# The box of Sphinx's own search, which works offline; no other site is asked
+html_theme_options = {
+    "analytics_tracking_code": "",
+    "display_badge": False,
+    "sidebar_search": True,
+}
 openstackdocs_auto_name = False
+openstackdocs_auto_version = False
+version = release = package_version.of_package()

@@ -6,7 +6,6 @@ The environment is made again only if the list of packages has changed.
 
 from __future__ import annotations
 
-import configparser
 import contextlib
 import hashlib
 import os
@@ -15,7 +14,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 
-from lab import packages
+from lab import packages, version
 from lab.cloud import settings, steps
 
 # The interpreter that user "nova" can reach; root's own may be in /root.
@@ -184,15 +183,8 @@ def _install_project(lab: settings.Lab) -> None:
     with steps.step("this project", log):
         argv = [lab.program("python"), "-m", "pip", "install", "--no-deps", "--force-reinstall"]
         argv += ["--cache-dir", str(lab.cache / "pip"), str(copy)]
-        steps.run(argv, log, {**os.environ, "PBR_VERSION": _version()})
+        steps.run(argv, log, {**os.environ, "PBR_VERSION": version.declared()})
         stamp.write_text(wanted)
-
-
-def _version() -> str:
-    """Return what the next release is called, in numbers."""
-    declared = configparser.ConfigParser()
-    declared.read(settings.ROOT / "setup.cfg")
-    return declared["metadata"]["version"]
 
 
 def _remove_project(lab: settings.Lab) -> None:

@@ -131,9 +131,13 @@ def gpu_candidates_filter(
 
     :raises RequestFilterFailed: with the reason, which becomes the instance's fault
     """
-    flavor = requested_gpus.from_spec(request_spec).flavor
+    requested_ = requested_gpus.from_spec(request_spec)
+    flavor, reason = requested_.flavor, None
     try:
-        reason = _why_not(ctxt, request_spec, flavor.requests) if flavor.requests else None
+        if flavor.requests:
+            reason = _why_not(ctxt, request_spec, flavor.requests)
+        elif requested_.image_names_gpus:
+            reason = _by_image(ctxt, request_spec)
     except exception.PlacementFailed as e:
         LOG.warning("Cannot tell whether a host has the requested GPUs, leaving it to Nova: %s", e)
         unknown = _UNKNOWN_CLASS.search(str(e))
@@ -189,6 +193,22 @@ def _why_not(
     if missing or sum(len(request.groups) for request in requests) > 1:
         return missing or no_valid_host.not_together(requests)
     return no_valid_host.elsewhere(requests[0], resources, None)
+
+
+def _by_image(
+    ctxt: nova_context.RequestContext, request_spec: objects.RequestSpec
+) -> Reason | None:
+    """Return why a flavor without GPUs does not fit an image that requires one, ``None`` if so."""
+    wanted, _ = _wanted(request_spec, _permitted_node(ctxt, request_spec))
+    own = wanted.get_request_group(None)
+    traits = {
+        trait for trait in own.required_traits if f"{trait}_".startswith(f"{names.TRAIT_GPU}_")
+    }
+    # Nova's own vGPUs may have the trait.
+    if not traits or own.resources.keys() & set(names.RESOURCE_CLASSES):
+        return None
+    has_room = placement.has_candidate(ctxt, wanted.to_querystring())
+    return None if has_room else reasons.by_image(traits)
 
 
 def _where(spec: objects.RequestSpec, scope: placement.PermittedHosts) -> str:

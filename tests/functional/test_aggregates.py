@@ -16,7 +16,8 @@ class ImageTest(base.GPUServersTestBase):
         with_gpus, without = self.flavor(**base.BLUEPRINT), self.flavor()
         for image in (any_gpu, fermi):
             self.boot(with_gpus, image_uuid=image)
-            self.boot_refused(without, image_uuid=image)
+            fault = self.boot_refused(without, image_uuid=image)
+            self.assertIn("and the flavor has no GPU; use a flavor with GPUs", fault)
         kepler = self.image(**{"trait:CUSTOM_GPU_ARCH_KEPLER": "required"})
         self.boot_refused(self.gpu_flavor(1), image_uuid=kepler)
         self.assertInventory(used=4)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Directives for what the code says of itself: the reference cannot differ from it.
 
-``.. nova-gpu-table:: metrics``, one of :data:`tables.TABLES`, and
-``.. nova-gpu-options:: nova-gpu``, one of :data:`commands.PROGRAMS`.
+``.. nova-gpu-table:: metrics``, one of :data:`tables.TABLES`,
+``.. nova-gpu-options:: nova-gpu``, one of :data:`commands.PROGRAMS`, and ``.. nova-gpu-report::``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 from sphinx.util.typing import ExtensionMetadata, OptionSpec
 
-from . import commands, tables
+from . import commands, messages, report, tables
 
 
 class _Generated(SphinxDirective):
@@ -59,4 +59,6 @@ class OptionsDirective(_Generated):
 def setup(app: Sphinx) -> ExtensionMetadata:
     app.add_directive("nova-gpu-table", TableDirective)
     app.add_directive("nova-gpu-options", OptionsDirective)
+    app.add_directive("nova-gpu-report", report.ReportDirective)
+    messages.setup(app)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -265,6 +265,13 @@ def too_few(request: Request, instances: int, most: int | None) -> Reason | None
     )
 
 
+def by_image(traits: Collection[str]) -> Reason:
+    """Return a reason that says: the image requires *traits* of GPUs, and the flavor has no GPU."""
+    listed = ", ".join(sorted(traits))
+    text = f"the image requires {listed}, and the flavor has no GPU; use a flavor with GPUs"
+    return Reason.of_both(text, is_final=True)
+
+
 def closed(request: Request, prefix: str, *, bound: bool = False) -> Reason:
     """Return a reason that says: only hosts that are closed to the request have free GPUs.
 

@@ -89,6 +89,14 @@ class QueryTest(RequestFilterTestCase):
                 self.assertFalse(gpu_candidates_filter(self.context, spec))
                 self.assertEqual(specs, spec.flavor.extra_specs)
 
+    def test_an_image_that_requires_gpus_with_a_flavor_without(self) -> None:
+        said = "the image requires CUSTOM_GPU_ARCH_FERMI, and the flavor has no GPU; use a flavor"
+        self.assertIn(f"{exception.FINAL}{said}", self.refusal({}, image_traits=[FERMI]))
+        # A trait that Nova's own hosts may have, and vGPUs of Nova's own
+        for specs, traits in (({}, ["HW_CPU_X86_AVX2"]), ({"resources:VGPU": "1"}, [FERMI])):
+            spec = request_spec(specs, image_traits=traits)
+            self.assertFalse(gpu_candidates_filter(self.context, spec))
+
     def test_a_word_that_no_extension_has(self) -> None:
         specs = {"gpus": "= 2", "gpu:of_an_extension": "1"}
         found = mock.patch.object(requested_gpus, "instance_with_flavor")
