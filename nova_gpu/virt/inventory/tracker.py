@@ -33,7 +33,7 @@ class _SavedWhenFreed(dict[str, Any]):
     function that is another's on its next host.
     """
 
-    def pop(self, address: str, default: Any = None) -> Any:  # type: ignore[override]
+    def pop(self, address: str, default: Any = None) -> Any:
         record = super().pop(address, default)
         if record is not None:
             record.save()
