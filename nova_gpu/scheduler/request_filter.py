@@ -208,7 +208,7 @@ def _by_image(
     if not traits or own.resources.keys() & set(names.RESOURCE_CLASSES):
         return None
     has_room = placement.has_candidate(ctxt, wanted.to_querystring())
-    return None if has_room else reasons.by_image(traits)
+    return None if has_room else no_valid_host.by_image(traits)
 
 
 def _where(spec: objects.RequestSpec, scope: placement.PermittedHosts) -> str:

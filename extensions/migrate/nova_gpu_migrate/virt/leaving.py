@@ -88,9 +88,12 @@ class Leaving:
                 define = functools.partial(definitions.add, self._host, own, slots)
                 yield from adoption.restoring(self._context, own, self._node.host, define)
                 if holding.instance.former:
-                    yield Write(
-                        f"{own}: forget what was kept of it", functools.partial(self.forget, own)
-                    )
+                    yield self._forgetting(own, self._node.host)
+        for shelved in records.shelved(self._context):
+            record = shelved.former
+            # A run that was killed may have written the flavor, and not that.
+            if record and not record.is_before(shelved.flavor, shelved.extra_specs):
+                yield self._forgetting(shelved.uuid, None)
         for leaving in everybody:
             yield from self._first(leaving)
         for leaving in everybody:
@@ -230,9 +233,13 @@ class Leaving:
         adoption.notify(EventType.RELEASE, instance, gone, self._products)
         adoption.keep(instance, None)
 
-    def forget(self, instance_uuid: str) -> None:
-        """Forget what a takeover has kept of an instance that has its devices by stock Nova."""
-        adoption.keep(adoption.settled(self._context, instance_uuid, self._node.host), None)
+    def _forgetting(self, instance_uuid: str, host: str | None) -> Write:
+        """Return the step that forgets what a takeover has kept of one that asks stock Nova."""
+
+        def forget() -> None:
+            adoption.keep(adoption.settled(self._context, instance_uuid, host), None)
+
+        return Write(f"{instance_uuid}: forget what was kept of it", forget)
 
     def uncount(self) -> None:
         """Remove nova-gpu's groups from Placement; count mediated devices for stock Nova."""

@@ -6,8 +6,9 @@ from __future__ import annotations
 from nova import objects
 
 from nova_gpu_migrate.cmd import adopt, leave
+from nova_gpu_migrate.core import former
 from nova_gpu_migrate.core.stock_holding import Stranger
-from nova_gpu_migrate.virt import shadow
+from nova_gpu_migrate.virt import adoption, shadow
 from tests.functional import aliases, kvm, stock
 from tests.functional.base import Server
 
@@ -49,9 +50,17 @@ class LeaveTest(Leaving):
         server = self.boot(self.flavor(**{"gpus": "= 1", "gpu:model": "s== a2_a16"}))
         had = self.recorded(server)
         self.assertNotEqual([], self.proofs())
+        # A way back that was killed has given it its flavor.
+        self.flags(shelved_offload_time=0)
+        shelved = self.boot(self.flavor())
+        self._shelve_server(shelved, expected_state="SHELVED_OFFLOADED")
+        words = {"gpus": "= 1"}
+        adoption.keep(self.instance(shelved), former.Former("", words, {}, {}, {}))
         self.go_back()
         self.finish_leaving()
         self.assertLeft(server, had)
+        self.assertIsNone(former.of_metadata(self.instance(shelved).system_metadata))
+        self._delete_server(shelved)
         self.assertEqual([], self.proofs())  # a guest of stock Nova's may have any card now
         self.change_driver()
         self.assertEqual(0, self.adopt())
