@@ -13,7 +13,7 @@ from typing import Any
 
 import testtools
 
-from tests.fixtures import hosts
+from tests.fixtures import daemons, hosts
 from tests.functional import base, divided, former, kvm, leftovers, profiled
 
 CLOUD = "NOVA_GPU_CLOUD"
@@ -64,8 +64,10 @@ class Stay(former.FormerTestBase):
         self.cleaned.write_text(self.former.get("cleaned", ""))
         self.begun.unlink(missing_ok=True)
         command = ["/bin/sh", "-c", _CLEAN, str(self.cleaned)]
+        self.useFixture(daemons.Daemons())
         self.flags(clean_command=command, group="gpu")
         self.start_host()
+        self.period()
         if self.former:
             flavor, servers = self.former["flavor"], self.take_over()
         else:
@@ -155,7 +157,6 @@ class Cards(Stay, kvm.KVMServersTestBase):
 
     def start_host(self, name: str = "host1", machine: str = "cpu-only", **kwargs: Any) -> None:
         super().start_host(name, machine, **kwargs)
-        self.period()
 
     def prepare(self, host: hosts.Host) -> None:
         for address in kvm.ALL:
