@@ -11,7 +11,7 @@ from sphinx.util.docutils import SphinxDirective
 from nova_gpu.core.model import DeliveryMode, GroupKey
 from nova_gpu.core.scheduling.capacity import Answer, Group
 from osc_gpu import report
-from osc_gpu.providers import Provider
+from osc_gpu.group_list import Provider
 from osc_gpu.usage import UsageRecord
 
 _FRAME = (
