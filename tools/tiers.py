@@ -100,6 +100,7 @@ LONG = (
     Part("kolla", 12, ".ci/kolla", is_nightly=True),
     Part("kvm", 13, ".ci/kvm"),
     Part("guide-kvm", 13, "tools/lab guide --kvm"),
+    Part("walk", 13, "tools/lab guide --walk"),
     Part("tempest", 13, "sh -c 'tools/lab up && tempest-plugin/against-lab'"),
 )
 # In neither are the suite "gpu", which needs a real card, and the benchmarks, which are figures to

@@ -58,8 +58,13 @@ _NEXT = """
 The cloud is up. Type, for a flavor with 2 GPUs and an instance with it:
 
     eval "$({program} openrc)"
-    openstack gpu flavor create two --gpus 2
+    openstack gpu flavor create two --gpus 2 --disk 1
     openstack gpu server create --flavor two --image busybox --nic none first
+
+and for all commands:
+
+    openstack help gpu
+    {program} compute -- nova-gpu --help
 """
 _NEXT_KVM = """
 The cloud is up. Type, for a flavor with a GPU and an instance with it, and for what that sees:
@@ -112,7 +117,8 @@ def _up(arguments: argparse.Namespace) -> int:
         return 0
     cloud.up(lab)
     text = _NEXT_STOCK if lab.stock else _NEXT_KVM if lab.kvm else _NEXT
-    steps.say(text.format(program=sys.argv[0]))
+    folder = f" --dir {shlex.quote(arguments.dir)}" if arguments.dir else ""
+    steps.say(text.format(program=f"{sys.argv[0]}{folder}"))
     return 0
 
 
@@ -198,16 +204,20 @@ def _demo(arguments: argparse.Namespace) -> int:
 def _guide(arguments: argparse.Namespace) -> int:
     began = time.monotonic()
     # This check needs no cloud, so it comes before anything is started.
-    for page in (*guide.PAGES, *guide.KVM_PAGES):
+    for page in (*guide.PAGES, *guide.KVM_PAGES, guide.WALK):
         guide.blocks_of(page)
+    walk = arguments.walk
+    if walk and arguments.kvm:
+        raise steps.Failed("--walk goes without --kvm")
     arguments.computes = 1 if arguments.kvm else 2
     lab = _lab(arguments)
     if cloud.found(lab):
-        raise steps.Failed("the guide needs a cloud without nova-gpu: run `tools/lab down` first")
+        raise steps.Failed("the guide needs a cloud of its own: run `tools/lab down` first")
     try:
-        steps.say("Bringing a cloud up that knows nothing of nova-gpu\n")
-        cloud.up(lab, with_gpus=False, computes=1)
-        guide.run(lab)
+        if not walk:
+            steps.say("Bringing a cloud up that knows nothing of nova-gpu\n")
+        cloud.up(lab, with_gpus=walk, computes=2 if walk else 1)
+        guide.run(lab, walk=walk)
     finally:
         if arguments.keep:
             steps.say("\nThe cloud stays up.")
@@ -310,6 +320,8 @@ def _parser() -> argparse.ArgumentParser:
     text = "run the commands of the documentation, from a cloud without nova-gpu on"
     guides = verb("guide", _guide, text)
     guides.add_argument("--keep", action="store_true", help="leave the cloud up")
+    text = "the first hour of three new users instead, in a cloud with GPUs"
+    guides.add_argument("--walk", action="store_true", help=text)
     # The page shows the output of the pretended host.
     guides.set_defaults(real=False)
     shows.set_defaults(computes=1)

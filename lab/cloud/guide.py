@@ -30,6 +30,8 @@ PAGE = settings.ROOT / "doc/source/install/first-boot-containers.rst"
 EXAMPLES = settings.ROOT / "doc/source/reference/examples.rst"
 MOVING = settings.ROOT / "doc/source/admin/moving.rst"
 DEBIAN = settings.ROOT / "doc/source/install/debian.rst"
+# No page of the documentation: the first hour of three new users
+WALK = settings.ROOT / "lab/cloud/walk.rst"
 PAGES = (PAGE, EXAMPLES, MOVING)
 KVM_PAGES = (KVM,)
 # The number of compute hosts that a page needs.
@@ -45,7 +47,7 @@ _POWER = re.compile(r"ipmitool -H (compute-\d)-bmc .*chassis power (off|on)")
 # Long enough for a busy machine.
 _STOP_S = 300.0
 _READ = r"(?:gpu (?:(?:group|host) )?|resource provider |server |compute service |console log )"
-_READS = re.compile(rf"openstack {_READ}(?:list|show|usage)\b|\S+/nova-gpu verify$")
+_READS = re.compile(rf"openstack {_READ}(?:explain|list|show|usage)\b|\S+/nova-gpu verify$")
 _SOON_S, _PAUSE_S = 300.0, 3.0
 _NOT_COPIED = (".tools", ".lab", "__pycache__", "build", "*.egg-info")
 
@@ -100,13 +102,16 @@ def is_read(text: str) -> bool:
     return bool(_READS.match(text))
 
 
-def run(lab: settings.Lab) -> None:
+def run(lab: settings.Lab, *, walk: bool = False) -> None:
     """Run the commands of all pages, in a cloud that :func:`cloud.up` has made without nova-gpu.
 
+    :param walk: run those of :data:`WALK` instead, in a cloud with two hosts that have GPUs
     :raises steps.Failed: if a command fails, or has another output than on its page
     """
-    pages = {path: blocks_of(path) for path in (KVM_PAGES if lab.kvm else PAGES)}
-    _check_is_without(lab)
+    paths = (WALK,) if walk else KVM_PAGES if lab.kvm else PAGES
+    pages = {path: blocks_of(path) for path in paths}
+    if not walk:
+        _check_is_without(lab)
     table = places(lab)
     steps.say("\nTexts of the pages, and their replacements in the lab\n")
     for place in table:

@@ -4,16 +4,19 @@ doc/ext/reference; here is what these are made of, and what is written by hand."
 
 from __future__ import annotations
 
+import itertools
 import pathlib
+import re
 import tomllib
 import unittest
 
 import os_traits
 
 from doc.ext.reference import commands, traits
-from lab.cloud import guide
+from doc.ext.reference import messages as found
+from lab.cloud import cli, guide
 from lab.cloud.page import DOTS
-from nova_gpu.core import names
+from nova_gpu.core import exception, names
 from nova_gpu.core.model import Product
 from nova_gpu.core.placement import group_traits
 from nova_gpu.core.vgpu.vgpu import VGPUType
@@ -72,6 +75,31 @@ class ReferenceTest(unittest.TestCase):
             self.assertTrue(any({*each} - {DOTS} for each in outputs), each)
 
 
+class WalkTest(unittest.TestCase):
+    """``tools/lab guide --walk``; what its screens say is compared there."""
+
+    def test_a_screen_before_tells_of_each_command(self) -> None:
+        begin = (ROOT / "README.rst").read_text() + cli._NEXT.format(program="tools/lab")
+        told = dict.fromkeys(guide.PROMPTS, begin)
+        stops = [each for block in guide.blocks_of(guide.WALK) for each in block.commands]
+        own = sorted((f"openstack {each}" for each in openstack_commands()), key=len)
+        for stop in stops:
+            program, *words = stop.text.split()
+            options = re.findall(r"--[a-z-]+", stop.text.replace("--help", ""))
+            if program == "nova-gpu":
+                verbs = itertools.takewhile(str.isalpha, words)
+                wanted = [rf"(?m)^ *{each}\b" for each in verbs]
+            elif found_ := [each for each in own if f"{stop.text} ".startswith(f"{each} ")]:
+                wanted = [found_[-1].removeprefix("openstack ")]
+            else:
+                wanted, options = [], []  # OpenStack's own
+            with self.subTest(stop.text):
+                for each in (*wanted, *options):
+                    self.assertTrue(re.search(each, told[stop.prompt]), each)
+            told[stop.prompt] += "\n".join(("", *stop.output, ""))
+        self.assertGreaterEqual(len(stops), 50)
+
+
 def messages() -> str:
     """Return the words of all pages on troubleshooting."""
     pages = sorted(DOC.glob("admin/troubleshooting-*.rst"))
@@ -91,6 +119,36 @@ class LengthTest(unittest.TestCase):
 
 
 class TroubleshootingTest(unittest.TestCase):
+    def test_a_fault_finds_its_entry_first(self) -> None:
+        """What the page of the search does with a whole text (doc/ext/reference/messages.js)"""
+        begin = "No valid host was found. Scheduling failed: "
+        titles = re.findall(r"(?m)^``.*", read("admin/troubleshooting-requests"))
+        entries = [text for title in titles for text in re.findall("``(.+?)``", title)]
+        patterns = {found.pattern(each): each for each in filter(found.is_told, entries)}
+        for text, entry in (
+            (
+                f"{begin}{exception.FINAL}no host has 9 GPUs: the most in one host is 8",
+                "no host has 4",
+            ),
+            (
+                f"{begin}5 GPUs (architecture kepler) asked for, at most 4 free in one host",
+                "2 GPUs",
+            ),
+            (
+                f"{begin}1 GPU asked for is free only on hosts that take no new instance: their "
+                "compute service is down",
+                "... their compute service is down",
+            ),
+            (
+                f"{begin}quota refuses the instance its GPUs: quota of class:PGPU is 2",
+                "quota refuses",
+            ),
+            ("There are not enough hosts available", "There are not"),
+        ):
+            fitting = [each for each in patterns if re.search(each, text, re.IGNORECASE)]
+            first = patterns[max(fitting, key=len)] if fitting else ""
+            self.assertEqual(entry, first[: len(entry)], text)
+
     def test_each_error_has_its_entry(self) -> None:
         described = messages()
         lacking = {}
