@@ -70,6 +70,7 @@ class Cards:
             self.watch.look(gpus),
             self.vgpus.unprepared,
         )
+        self.xids.forget(gpus)
         self.vgpus.cards.judge(of_cards)
         unavailable = availability.merge(
             of_cards,

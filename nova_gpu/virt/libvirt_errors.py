@@ -29,6 +29,10 @@ _RMRR = (
     "turn off in the firmware what uses it there (HPE: shared memory features of the slot, by "
     "conrep or hpqcat), or put the card into another host"
 )
+_LOCKED = (
+    "give libvirt's guests a larger limit of locked memory (LimitMEMLOCK of the service that "
+    "starts them)"
+)
 _MANAGER = "NVIDIA's vGPU manager refuses it"
 _REMAPPING = "turn on interrupt remapping (x2APIC) in the host's firmware, and intremap=on"
 _FUNCTION = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
@@ -142,8 +146,8 @@ _CAUSES: Sequence[_Cause] = (
         _Of.PLACE,
         r"group (?P<who>\d+) is not viable",
         "drivers of the host have other devices of its IOMMU group {who}",
-        f"bind all functions of the card to vfio-pci, or put it into a slot whose ports have ACS; "
-        f"{_CHECK}",
+        "put it into a slot whose ports have ACS; where they are functions of the card, bind them "
+        f"to vfio-pci; {_CHECK}",
     ),
     _Cause(
         _Of.PLACE,
@@ -169,14 +173,14 @@ _CAUSES: Sequence[_Cause] = (
         rf"({_OPENING}|/dev/iommu|/dev/vfio/)[^\n]*No such (file|device)",
         "the host has no such node in /dev/vfio, or no /dev/iommu",
         "load the modules (modprobe vfio-pci; for iommufd, modprobe iommufd), and let udev make "
-        f"the nodes, in a container too; {_CHECK}",
+        "the nodes, in a container too",
     ),
     _Cause(
         _Of.DEVICE,
         r"Unable to power on device, stuck in D3|stuck in D3",
         "it does not wake from its power state D3cold",
-        "set options vfio-pci disable_idle_d3=1, or write 0 to its d3cold_allowed in sysfs, and "
-        "boot the host again",
+        "boot the host with disable_idle_d3=1 among the options of vfio-pci, or with a udev rule "
+        "that writes 0 to its d3cold_allowed in sysfs, which each boot sets to 1",
     ),
     _Cause(
         _Of.PLACE,
@@ -220,15 +224,22 @@ _CAUSES: Sequence[_Cause] = (
         _Of.HOST_FOR_GUEST,
         r"No more available PCI slots",
         "the guest has more devices than PCIe ports",
-        "raise [libvirt]num_pcie_ports of the host, 28 at most",
+        "raise [libvirt]num_pcie_ports of the host if it is below 28, or give the guest fewer "
+        "devices",
         "attach fewer ports and volumes at its start, or ask the operator",
     ),
     _Cause(
         _Of.HOST_FOR_GUEST,
-        rf"{_MAPPING}Cannot allocate memory|cannot limit locked memory",
+        rf"{_MAPPING}Cannot allocate memory",
         "the guest's memory cannot be locked for it",
-        "give libvirt's guests a larger limit of locked memory (LimitMEMLOCK of the service that "
-        "starts them), or the host more free memory",
+        f"if the limit of locked memory is below the guest's memory, {_LOCKED}; otherwise give the "
+        "host more free memory",
+    ),
+    _Cause(
+        _Of.HOST_FOR_GUEST,
+        r"cannot limit locked memory",
+        "the guest's memory cannot be locked for it",
+        _LOCKED,
     ),
     _Cause(
         _Of.GUEST,
@@ -240,10 +251,17 @@ _CAUSES: Sequence[_Cause] = (
     _Cause(
         _Of.HOST_MEMORY,
         r"unable to map backing store for guest RAM: Cannot allocate memory|Insufficient free host "
-        r"memory pages|preallocating memory failed|Unable to find any usable hugetlbfs mount|"
-        r"hugetlbfs filesystem is not mounted",
+        r"memory pages|preallocating memory failed",
         "the host has too few free huge pages for the guest",
         "reserve more of them there (hugepages= of its kernel, or nr_hugepages)",
+        "try again later, or take a flavor without huge pages (hw:mem_page_size)",
+    ),
+    _Cause(
+        _Of.HOST_MEMORY,
+        r"Unable to find any usable hugetlbfs mount|hugetlbfs filesystem is not mounted",
+        "the host has no hugetlbfs of the guest's page size mounted",
+        "mount it there (dev-hugepages.mount of systemd, or one of that page size), name it in "
+        "hugetlbfs_mount of libvirt's qemu.conf if that is set, and restart libvirt",
         "try again later, or take a flavor without huge pages (hw:mem_page_size)",
     ),
     _Cause(
@@ -270,8 +288,8 @@ _CAUSES: Sequence[_Cause] = (
         _Of.DEVICE,
         r"Unable to reset PCI device",
         "it could not be reset",
-        f"boot the host again; if it comes back, the card cannot be given to guests one after "
-        f"another there; {_CHECK}",
+        "boot the host again; if it comes back, the card cannot be given to guests one after "
+        "another there",
     ),
     _Cause(
         _Of.PLACE,
@@ -285,7 +303,7 @@ _CAUSES: Sequence[_Cause] = (
         rf"{_MAPPING}(Invalid argument|Bad address|File exists)",
         "the host's IOMMU cannot map the guest's memory, whose addresses are wider than its own",
         "keep the guest's addresses within the IOMMU's, which nova-gpu host check names: less "
-        "memory, or fewer address bits (host-phys-bits-limit)",
+        "memory, or fewer address bits (hw:maxphysaddr_mode=emulate and hw:maxphysaddr_bits)",
         "take a flavor with less memory, or ask the operator",
     ),
     # The kernel's part of NVIDIA's vGPU software gives QEMU only an errno (nvidia-vgpu-vfio).

@@ -22,6 +22,7 @@ from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu import vgpu_capacity
 from nova_gpu.core.vgpu.vgpu import Slot, of_slot
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
+from nova_gpu.host.mig import gpu_instances
 from nova_gpu.host.nvidia import kernel_log, nvml
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import files
@@ -81,7 +82,8 @@ class Xids:
         """Return the slots of MIG instances of *cards* that new instances do not get, with reasons.
 
         A MIG instance that no longer exists is forgotten: one that is created with the same number
-        is another one. If the file of the faulty ones cannot be read, return all MIG instances.
+        is another one. Those of a card that has none now are forgotten by :meth:`forget`. If the
+        file of the faulty ones cannot be read, return all MIG instances.
         """
         try:
             slots = self._faulty.slots(cards, self._roots.boot_id)
@@ -95,6 +97,16 @@ class Xids:
                     error,
                 )
         return {slot: (_CONTAINED,) for slot in slots}
+
+    def forget(self, gpus: Iterable[GPU]) -> None:
+        """Forget the faulty MIG instances of those *gpus* in MIG mode that have no MIG instance.
+
+        Such a card is not among the shared ones, or it is there with the MIG instances that it had.
+        """
+        empty = {gpu.address for gpu in gpus if gpu.mig == ()}
+        with contextlib.suppress(OSError, ValueError):  # it is tried in the next period
+            empty = {card for card in empty if not gpu_instances.of_card(card, self._roots)}
+            self._faulty.forget(empty, self._roots.boot_id)
 
     def _read(self, gpus: Collection[GPU], quarantine: Quarantine) -> None:
         boot_id = self._roots.boot_id()
@@ -188,6 +200,19 @@ class FaultyInstances:
         entries = sorted((str(address), name) for address, name in instances)
         files.write_json(self._path, {"boot_id": boot_id, "instances": entries})
         self._unsaved = frozenset()
+
+    def forget(self, cards: Set[PciAddress], read_boot_id: Callable[[], str]) -> None:
+        """Forget all faulty MIG instances of *cards*.
+
+        :raises OSError, ValueError: if the file or the boot id cannot be read, or not written
+        """
+        if not cards or not (self._path.exists() or self._unsaved):
+            return
+        boot_id = read_boot_id()
+        faulty = self.of_boot(boot_id)
+        kept = frozenset(instance for instance in faulty if instance[0] not in cards)
+        if kept != faulty:
+            self.save(boot_id, kept)
 
     def slots(
         self, cards: Iterable[SharedCard], read_boot_id: Callable[[], str]

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
+from unittest import mock
 
 import fixtures
 from nova import exception as nova_exception
@@ -16,6 +18,7 @@ from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import DividedCard, VGPUType
 from nova_gpu.host import child_process
 from nova_gpu.virt.lifecycle.start import Kind
+from nova_gpu_fabric.host import fabric_probe
 from nova_gpu_fabric.virt.extent import Extent
 from tests.fixtures import hosts, vgpu
 from tests.fixtures.histories import Domain
@@ -188,6 +191,17 @@ class FaultsTest(FabricTestCase):
         self.assertEqual({0}, self.manager.active)
 
 
+_LOADS = "nova_gpu_fabric.host.fabric_probe._library"
+
+
+def _no_library() -> None:
+    raise OSError("libnvfm.so: cannot open shared object file")
+
+
+def _late(when: str) -> None:
+    raise child.TimedOut("it did not answer within 60 s", b"", mock.Mock())
+
+
 class RemediesTest(FabricTestCase):
     """No remedy is the cause: each is carried out in the state in which it is given.
 
@@ -202,6 +216,10 @@ class RemediesTest(FabricTestCase):
         (lambda on: on.say("connect -5"), "see systemctl status", lambda on: on.say()),
         (lambda on: on.say("connect -8"), "see systemctl status", lambda on: on.say()),
         (lambda on: on.say("connect -6"), "of the NVIDIA driver's version", lambda on: on.say()),
+        (lambda on: on.say("connect -99"), "see systemctl status", lambda on: on.say()),
+        (lambda on: on.load(_no_library), "devel package, of", lambda on: on.load(on.library)),
+        (lambda on: on.call(_late), "see systemctl status", lambda on: on.call(str)),
+        (lambda on: on.garble(), "of the NVIDIA driver's version", lambda on: on.say()),
         (
             lambda on: on.address("/nowhere"),
             r"check \[gpu\]fabric_manager_address",
@@ -214,6 +232,10 @@ class RemediesTest(FabricTestCase):
         (lambda on: on.lose(), "see nova-gpu host check", lambda on: on.check()),
         (lambda on: on.forget_modules(), "bind it to NVIDIA's driver", lambda on: on.bind()),
     )
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.library = fabric_probe._library
 
     def say(self, *faults: str) -> None:
         self.manager.says(*faults)
@@ -237,19 +259,31 @@ class RemediesTest(FabricTestCase):
         self.assertIn("; see systemctl status nvidia-fabricmanager", faults[0])
         self.manager.says()
 
+    def load(self, library: Callable[[], object]) -> None:
+        self.useFixture(fixtures.MonkeyPatch(_LOADS, library))
+
+    def call(self, fails: Callable[[str], object]) -> None:
+        self.at_hand.fails = fails
+
+    def garble(self) -> None:
+        self.manager.folder.joinpath("table").write_text("partition 0 1,1\n")
+
     def forget_modules(self) -> None:
         (self.compute.host.root / "state/gpu-modules.json").unlink()
         self.compute.restart()
 
     def bind(self) -> None:
         """NVIDIA's driver has the cards while nova-compute is started."""
-        known = {PciAddress.parse(card): module for card, module in MODULES.items()}
-        self.useFixture(fixtures.MonkeyPatch("nova_gpu.host.nvidia.nvml.modules", lambda *_: known))
-        self.compute.config(group="gpu", nvml=True)
+        self.ask_nvml()
         for driver in ("nvidia", "vfio-pci"):
             for card in MODULES:
                 self.compute.host.bind(card, driver)
             self.compute.restart()
+
+    def ask_nvml(self) -> None:
+        known = {PciAddress.parse(card): module for card, module in MODULES.items()}
+        self.useFixture(fixtures.MonkeyPatch("nova_gpu.host.nvidia.nvml.modules", lambda *_: known))
+        self.compute.config(group="gpu", nvml=True)
 
     def text(self) -> str:
         """Why a guest with four cards does not start, or why no cards are offered"""
@@ -279,6 +313,21 @@ class RemediesTest(FabricTestCase):
                     self.compute.restart()
                 self.assertEqual("", self.text())
                 self.assertEqual(room, self.free())
+
+
+class VGPURemediesTest(VGPUs, RemediesTest):
+    ROWS = (
+        (lambda on: on.say("connect -9"), "see systemctl status", lambda on: on.say()),
+        (lambda on: on.share(1), "or 2 for vGPUs, and restart it", lambda on: on.share(2)),
+        (lambda on: on.swap(), "restart nova-compute, which reads", lambda on: on.ask_nvml()),
+    )
+
+    def swap(self) -> None:
+        """Two cards have changed places since their numbers were saved."""
+        one, other, *_ = MODULES
+        saved = {**MODULES, one: MODULES[other], other: MODULES[one]}
+        path = self.compute.host.root / "state/gpu-modules.json"
+        path.write_text(json.dumps({"modules": saved}))
 
 
 class RestartsTest(FabricTestCase):
