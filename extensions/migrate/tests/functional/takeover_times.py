@@ -26,7 +26,7 @@ NOTES = (
     "this process, and ours all else: seconds of a profiler, which are more than without one.",
 )
 _NOVA = re.compile("/(nova|oslo_[a-z_]+|osprofiler)/")
-_OURS = re.compile("/nova_gpu/")
+_OURS = re.compile("/nova_gpu(_migrate)?/")
 
 
 def seconds(call: Callable[[], object]) -> tuple[float, float]:
