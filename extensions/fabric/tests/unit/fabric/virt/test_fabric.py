@@ -199,7 +199,7 @@ def _no_library() -> None:
 
 
 def _late(when: str) -> None:
-    raise child.TimedOut("it did not answer within 60 s", b"", mock.Mock())
+    raise child_process.TimedOut("it did not answer within 60 s", b"", mock.Mock())
 
 
 class RemediesTest(FabricTestCase):
