@@ -50,6 +50,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         reports a problem; 2 for an invalid command line; 3 if ``verify`` cannot read all sources
     """
     CONF.register_cli_opt(_COMMAND)
+    # oslo.config's completion knows no commands, and most of its packages lack the file for it.
+    with contextlib.suppress(cfg.ArgsAlreadyParsedError):
+        CONF.unregister_opt(cfg.ConfigOpts._shell_completion_opt)
+    CONF.supported_shell_completion = []
     line = list(sys.argv if argv is None else argv)
     try:
         with output.while_read():

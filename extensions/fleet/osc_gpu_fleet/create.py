@@ -97,12 +97,12 @@ class CreateServer(base_command.ShowOne):
         """
         try:
             columns, values = self._create.take_action(parsed_args)
-        except sdk_exc.ForbiddenException:
+        except sdk_exc.ForbiddenException as e:
             if not before:
-                raise
+                raise exceptions.CommandError(f"Nova: {e.details or e}") from e
             # Over quota: the previous server counts as long as it exists.
             self._delete(before)
-            columns, values = self._create.take_action(parsed_args)
+            return self._create_one(parsed_args, None)
         row = dict(zip(columns, values, strict=True))
         self._made.add(row["id"])
         for server in retries.polled(lambda: servers.get(self._connection, row["id"]), _BUILD_S):

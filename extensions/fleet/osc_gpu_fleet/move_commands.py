@@ -12,6 +12,7 @@ from osc_lib import exceptions
 
 from nova_gpu.core import exception, names
 from nova_gpu.core.flavor import request_group
+from nova_gpu_fleet.core import names as fleet_names
 from osc_gpu import base_command, flavors, hosts, rest
 from osc_gpu.resource_request import Size
 from osc_gpu_fleet import host_closing, instances, moves, nodes
@@ -23,6 +24,10 @@ _COLUMNS = ("Step", "Server", "Name", "From", "To", "Reason", "Cost", "Command")
 _MIGRATE = "openstack --os-compute-api-version 2.56 server migrate"
 # How many of the instances that stay are named
 _NAMED = 5
+_OWN_COPY = (
+    "; each instance has a copy of its flavor, which openstack flavor set does not change: resize "
+    f"it to another flavor with {fleet_names.MOVE} (openstack server resize)"
+)
 # The longest time for one move, because memory or disks of a guest take their time
 _MOVE_S = 3600
 
@@ -273,12 +278,14 @@ def _closed(fleet: Fleet, but: str | None = None) -> str:
 
 def _staying(fleet: Fleet, host: str | None = None) -> str:
     """Return the end of a sentence: which instances may not be moved, and why; of *host* or all."""
-    who = [
-        f"{instance.name or instance.uuid} stays: {instance.stays}"
+    staying = [
+        instance
         for instance in fleet.instances
         if instance.way is None and host in (None, instance.host)
     ]
-    return listed(who)
+    who = [f"{instance.name or instance.uuid} stays: {instance.stays}" for instance in staying]
+    by_flavor = any(fleet_names.MOVE in instance.stays for instance in staying)
+    return listed(who) + _OWN_COPY * by_flavor
 
 
 def listed(texts: Sequence[str]) -> str:

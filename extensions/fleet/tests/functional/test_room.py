@@ -102,6 +102,10 @@ class RoomTest(room.RoomTestBase):
         self.assertEqual([], self.values(move_commands.Drain, "host1", "--undo"))
         self.assertEqual("up", self.listed())
         self.boot(one, host="host1")
+        stays = (
+            "stays: it runs, and its flavor does not say gpu:move cold; each instance has a copy"
+        )
+        self.assertIn(stays, self.refusal(move_commands.Drain, "host1"))
         refusal = self.refusal(move_commands.Drain, "host1", "--undo", "--apply")
         self.assertIn("give only one", refusal)
         self.assertIn("no host called x", self.refusal(move_commands.Drain, "x", "--undo"))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 
 from nova_gpu.core import exception
-from nova_gpu.core.flavor.declaration import ExtraSpec
+from nova_gpu.core.flavor.declaration import ExtraSpec, Option
 
 _ALLOWED = "at most 32 lower-case letters, digits and hyphens: vws"
 _NAME = re.compile("[a-z0-9][a-z0-9-]{0,31}")
@@ -29,5 +29,6 @@ LICENCE = ExtraSpec(
     "``<project>.vws.conf`` or ``default.vws.conf`` (``[gpu]vgpu_licences``).",
     _ALLOWED,
     _parse,
+    option=Option("--licence", "Settings of NVIDIA's licence for the guest (vws, ...)", "<name>"),
 )
 WORDS = (LICENCE,)

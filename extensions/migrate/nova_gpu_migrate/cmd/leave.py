@@ -30,6 +30,10 @@ from nova_gpu_migrate.virt.shadow import Shadow, ShadowCard
 _STOCK = "libvirt.LibvirtDriver"
 _STAYS, _UNREAD = 1, 3
 _WORDS = "cannot be given back", "to be given back"
+_CONTAINERS = (
+    "This host's instances are containers, and stock Nova gives containers no GPU: none can be "
+    "given back. Resize these to a flavor without GPUs, or delete them: {}"
+)
 
 
 def run(command: Any, line: list[str]) -> int:
@@ -47,6 +51,9 @@ def run(command: Any, line: list[str]) -> int:
     sources, report = reading
     context = nova_context.get_admin_context()
     leavings, spec = report.leavings, CONF.pci.device_spec
+    if leavings and CONF.libvirt.virt_type == "lxc":
+        print(_CONTAINERS.format(", ".join(item.instance.uuid for item in leavings)))
+        return _STAYS
     judged = (
         leave_plan.judge_shelved(it, report.aliases, command.aliases)
         for it in records.shelved(context)

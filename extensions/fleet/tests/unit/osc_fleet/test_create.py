@@ -139,8 +139,7 @@ class CreateTest(unittest.TestCase):
         self.assertEqual(f"mine (s1): {never}", self.refusal(_Nova(never)))
         self.assertEqual([], self.slept[1:])
         nova = _Nova("ACTIVE", quota=0)
-        with self.assertRaises(sdk_exc.ForbiddenException):
-            self.run_it(nova)
+        self.assertEqual("Nova: Quota exceeded for instances", self.refusal(nova))
 
     def test_interrupted(self) -> None:
         """What is left is said."""

@@ -57,6 +57,17 @@ def report(*holdings: StockHolding, cards: tuple[ShadowCard, ...] = ()) -> Shado
     return Shadow("node1", (), cards, (), holdings, (), {}, ())
 
 
+class LeaveContainersTest(test.NoDBTestCase):
+    def test_one_sentence_for_all(self) -> None:
+        self.flags(virt_type="lxc", group="libvirt")
+        found = dataclasses.replace(report(), leavings=(leaving("one", BUSY), leaving("two")))
+        said = io.StringIO()
+        read = mock.patch.object(leave.shadow_command, "read", return_value=(None, found))
+        with read, contextlib.redirect_stdout(said):
+            self.assertEqual(1, leave.run(mock.Mock(aliases=()), []))
+        self.assertRegex(said.getvalue(), "^This host's instances are containers, .*: one, two\n$")
+
+
 class PlanTest(test.NoDBTestCase):
     def test_of_all_and_of_some(self) -> None:
         one, two = holding("one"), holding("two")
