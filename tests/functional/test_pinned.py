@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
+from unittest import mock
 
 from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.libvirt import base as libvirt_base
 
+from nova_gpu.scheduler import cells
+from nova_gpu.virt.driver import GPULibvirtDriver
 from nova_gpu.virt.verify.sources import Conflict
 from osc_gpu import explain
 from tests.functional import NOVA, base, divided, kvm, live, pinned, plain, profiled, sdk
@@ -138,6 +142,33 @@ class BrokenTest(pinned.Pinned, kvm.KVMServersTestBase):
         said = f"is on NUMA node {1 - cell}, and its processors and memory are on {cell}"
         self.assertIn(said, self.why(server))
         self._delete_server(server)  # its pages are not counted for the comparison at the end
+
+    def test_two_builds_that_swap(self) -> None:
+        """Each has claimed the GPUs of the other's node, and no other place is left."""
+        self.start_host("host1")
+        for _ in range(3):
+            self.boot(self.pinned(0, cells=2))
+        builds, others = list[Callable[[], None]](), list[Server]()
+        prepare = GPULibvirtDriver.prepare_for_spawn
+
+        def prepare_both(self_: Any, instance: Any) -> None:
+            builds.append(functools.partial(prepare, self_, instance))
+            if len(builds) == 1:
+                others.append(self.boot(self.pinned(2)))
+            else:
+                for build in builds:
+                    build()
+
+        # The scheduler has chosen the host for both before that reports a claim.
+        early = mock.patch.object(cells.GuestCells, "shortage", return_value=None)
+        with mock.patch.object(GPULibvirtDriver, "prepare_for_spawn", prepare_both), early:
+            server = self.boot(self.pinned(2, **{"pci_passthrough:alias": "nic:1"}))
+        self.assertIn("Swapped GPUs with instance", self.log())
+        for each, node in ((server, 1), *((other, 0) for other in others)):
+            self.assertEqual([node], self.cells(each))
+            self.assertEqual([node] * 2, [*map(node_of, self.rendered(each))])
+            self.assertEqual(self.rendered(each), self.recorded(each))
+        self.assertEqual([], self.differences())
 
     def why(self, server: Server) -> str:
         _, shown, _ = sdk.shown(self, explain.ExplainServer, "-f", "json", server["id"])

@@ -12,6 +12,7 @@ import unittest
 from typing import Any
 
 from nova.compute import claims, provider_tree, resource_tracker
+from nova.virt import hardware
 from nova.virt.libvirt import driver as libvirt_driver
 from nova.virt.libvirt import guest as libvirt_guest
 
@@ -118,6 +119,7 @@ TRACKER = {
     "_claim_resources": "self, allocations",
     "_populate_assigned_resources": "self, context, instance_by_uuid",
     "_release_assigned_resources": "self, resources",
+    "_update": "self, context, compute_node, startup=False",
     "live_migration_claim": "self, context, instance, nodename, migration, limits, allocs",
 }
 TREE = {
@@ -125,6 +127,16 @@ TREE = {
     "update_inventory": "self, name_or_uuid, inventory, generation=None",
     "update_resources": "self, name_or_uuid, resources",
     "update_traits": "self, name_or_uuid, traits, generation=None",
+}
+# What puts the cells of a guest on nodes, and counts what it uses there.
+HARDWARE = {
+    "get_pci_numa_policy_constraint": "flavor, image_meta",
+    "numa_fit_instance_to_host": (
+        "host_topology, instance_topology, provider_mapping, limits=None, pci_requests=None,"
+        " pci_stats=None"
+    ),
+    "numa_get_constraints": "flavor, image_meta",
+    "numa_usage_from_instance_numa": "host_topology, instance_topology, free=False",
 }
 # What a guest that moves as it runs goes by, beside what the driver overrides.
 CLAIM = {"abort": "self"}
@@ -164,6 +176,7 @@ class TestSignatures(unittest.TestCase):
         for owner, pinned in (
             (resource_tracker.ResourceTracker, TRACKER),
             (provider_tree.ProviderTree, TREE),
+            (hardware, HARDWARE),
             (claims.MoveClaim, CLAIM),
             (libvirt_guest.Guest, GUEST[NOVA]),
         ):

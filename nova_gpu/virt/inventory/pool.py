@@ -264,7 +264,7 @@ class Pool(set[Any]):
         The result is empty unless both then may have what they have, by their affinity.
         """
         items = {device.parse(item.identifier): item for item in (*own, *others)}
-        here, there = (self._distances(items.keys(), each) for each in (claimant, other))
+        here, there = (self._distances(items.keys(), build) for build in (claimant, other))
 
         def preference(dev: Device) -> tuple[int, int]:
             is_forbidden = here[dev] == affinity.FORBIDDEN, there[dev] == affinity.FORBIDDEN
