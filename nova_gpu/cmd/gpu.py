@@ -51,7 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     CONF.register_cli_opt(_COMMAND)
     # oslo.config's completion knows no commands, and most of its packages lack the file for it.
-    with contextlib.suppress(cfg.ArgsAlreadyParsedError):
+    # Before its 9.6 there is none.
+    with contextlib.suppress(cfg.ArgsAlreadyParsedError, AttributeError):
         CONF.unregister_opt(cfg.ConfigOpts._shell_completion_opt)
     CONF.supported_shell_completion = []
     line = list(sys.argv if argv is None else argv)

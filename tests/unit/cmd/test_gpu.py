@@ -133,6 +133,14 @@ class LogTest(base.CommandTestCase):
         self.assertEqual([], [*folder.iterdir()])
 
 
+class HelpTest(base.CommandTestCase):
+    def test_without_the_completion_of_oslo_config(self) -> None:
+        """That of Nova 29 has none."""
+        old = "from oslo_config import cfg; del cfg.ConfigOpts._shell_completion_opt; "
+        done = base.fresh(old + base.MAIN.format("gpu"), "--help")
+        self.assertEqual(("", 0), (done.stderr, done.returncode))
+
+
 class QuarantineTest(base.CommandTestCase):
     def setUp(self) -> None:
         super().setUp()
