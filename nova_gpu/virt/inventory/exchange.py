@@ -142,7 +142,9 @@ class Exchange:
         """
         kind = {(item.provider_uuid, item.resource_class) for item in own}
         for other, theirs in list(self._waiting.values()):
-            if other.uuid not in tracker.tracked_instances:  # its build has failed
+            is_claimed = other.uuid in tracker.tracked_instances
+            # Where its build has failed, it may have come back since, by a move, with other GPUs.
+            if not is_claimed or other.host != self.compute_host:
                 del self._waiting[other.uuid]
                 continue
             has = [r for r in other.resources or () if (r.provider_uuid, r.resource_class) in kind]

@@ -265,6 +265,8 @@ class Pool(set[Any]):
         """
         items = {device.parse(item.identifier): item for item in (*own, *others)}
         here, there = (self._distances(items.keys(), build) for build in (claimant, other))
+        if not here.keys() >= items.keys():
+            return {}  # a card is gone, which the start of its guest reports
 
         def preference(dev: Device) -> tuple[int, int]:
             is_forbidden = here[dev] == affinity.FORBIDDEN, there[dev] == affinity.FORBIDDEN

@@ -74,7 +74,8 @@ class Host:
         self, provider_uuid: str, devices: Collection[PciAddress], claimant: Claimant
     ) -> dict[PciAddress, int]:
         cells = claimant.affinity()
-        return {a: cells.distance(self.gpus[a].numa_node) if cells else 0 for a in devices}
+        there = self.gpus.keys() & devices
+        return {a: cells.distance(self.gpus[a].numa_node) if cells else 0 for a in there}
 
     def hand_out(
         self, addresses: Collection[PciAddress], back: Collection[PciAddress], assigned: Set[Any]
@@ -249,6 +250,8 @@ class ExchangeTest(ExchangeTestCase):
             ("prepared", 0, True),
             ("starting", 0, False),
             ("failed", 0, False),
+            ("failed, and moved here later", 0, False),
+            ("a card of it is gone", 0, False),
             ("deleted", 1, False),
             ("the second is deleted", 2, False),
         ):
@@ -261,6 +264,10 @@ class ExchangeTest(ExchangeTestCase):
                 self.exchange(first, 1)
             if case == "failed":
                 self.tracker.tracked_instances.remove(first.uuid)
+            if case == "failed, and moved here later":
+                first.host = None
+            if case == "a card of it is gone":
+                del self.host.gpus[PciAddress.parse(FIRST[0])]
             self.fails = fails
             with self.subTest(case):
                 raised = self.assertRaises(nova_exception.InstanceNotFound)
