@@ -201,9 +201,7 @@ def _by_image(
     """Return why a flavor without GPUs does not fit an image that requires one, ``None`` if so."""
     wanted, _ = _wanted(request_spec, _permitted_node(ctxt, request_spec))
     own = wanted.get_request_group(None)
-    traits = {
-        trait for trait in own.required_traits if f"{trait}_".startswith(f"{names.TRAIT_GPU}_")
-    }
+    traits = {*filter(names.is_own_trait, own.required_traits)}
     # Nova's own vGPUs may have the trait.
     if not traits or own.resources.keys() & set(names.RESOURCE_CLASSES):
         return None

@@ -92,8 +92,12 @@ class QueryTest(RequestFilterTestCase):
     def test_an_image_that_requires_gpus_with_a_flavor_without(self) -> None:
         said = "the image requires CUSTOM_GPU_ARCH_FERMI, and the flavor has no GPU; use a flavor"
         self.assertIn(f"{exception.FINAL}{said}", self.refusal({}, image_traits=[FERMI]))
-        # A trait that Nova's own hosts may have, and vGPUs of Nova's own
-        for specs, traits in (({}, ["HW_CPU_X86_AVX2"]), ({"resources:VGPU": "1"}, [FERMI])):
+        # Traits that Nova's own hosts may have, and vGPUs of Nova's own
+        for specs, traits in (
+            ({}, ["HW_CPU_X86_AVX2"]),
+            ({}, ["CUSTOM_GPU_RACK"]),
+            ({"resources:VGPU": "1"}, [FERMI]),
+        ):
             spec = request_spec(specs, image_traits=traits)
             self.assertFalse(gpu_candidates_filter(self.context, spec))
 
