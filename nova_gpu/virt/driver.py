@@ -34,6 +34,7 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
 
     def init_host(self, *args: Any, **kwargs: Any) -> None:
         super().init_host(*args, **kwargs)
+        self._gpus.refusals.starts.is_repeating = True  # also after SIGHUP, with the same driver
         signatures.say_if_untested()
         refusals.log_in_a_line()
         container_domain.replace_change_of_owners()

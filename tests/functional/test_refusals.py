@@ -84,6 +84,22 @@ class PlaceTest(base.GPUServersTestBase):
         said = f"on host1: GPU {address} cannot be given: {why}"
         self.assertEqual(1, self.log().count(f"Refused to start the guest: {said}"))
 
+    def test_a_soft_reboot_that_the_service_repeats(self) -> None:
+        """It becomes a hard one, whose refusal ends no start of the service."""
+        server = self.boot(self.gpu_flavor(1))
+        (address,) = self.recorded(server)
+        newest = self.api.get_instance_actions(server["id"])[0]["request_id"]
+        instance = self.instance(server)
+        instance.task_state = task_states.REBOOT_PENDING
+        instance.save()
+        self.hosts["host1"].remove(address)
+        self.restart_host("host1")
+        (said,) = self.failure(server["id"], newest)
+        self.assertIn("a GPU cannot be given: it is not on this host", said)
+        with self.on("host1"):
+            self.computes["host1"].manager._sync_power_states(self.context)
+        self._wait_until_settled(server, "SHUTOFF")
+
 
 class KVMRefusalsTest(kvm.KVMServersTestBase):
     def setUp(self) -> None:

@@ -92,7 +92,7 @@ class RefusedStarts:
     """
 
     def __init__(self) -> None:
-        self.is_repeating = True
+        self.is_repeating = False
         # With the instance's vm_state before the operation
         self._errors: dict[str, tuple[nova_exception.NovaException, str]] = {}
 

@@ -42,6 +42,8 @@ LOG = logging.getLogger(__name__)
 
 # The tasks in which Nova puts the instance in ERROR for any error of the driver
 _STAYS = (task_states.RESCUING, task_states.REBOOT_STARTED_HARD)
+# Those of a reboot that Nova repeats at its start; a soft one may become a hard one
+_REPEATED = (task_states.REBOOT_STARTED, task_states.REBOOT_STARTED_HARD)
 _UNCOUNTED = (exception.NotCounted, exception.QuotaExceeded)
 
 
@@ -144,8 +146,9 @@ class Starts:
             except nova_exception.NovaException as error:
                 is_uncounted = isinstance(error.__cause__, _UNCOUNTED)
                 refused = self.refusals.starts
-                if instance.task_state not in _STAYS or not (
-                    is_uncounted or counting.is_without(instance) or refused.is_repeating
+                is_repeated = refused.is_repeating and kind is Kind.REBOOT
+                if instance.task_state not in (_REPEATED if is_repeated else _STAYS) or not (
+                    is_uncounted or counting.is_without(instance) or is_repeated
                 ):
                     raise
                 refused.refuse(instance, error)

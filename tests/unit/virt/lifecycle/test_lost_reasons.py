@@ -109,7 +109,6 @@ class RefusedStartsTest(testtools.TestCase):
     def test_raised_once_and_by_no_later_operation(self) -> None:
         unused: Any = None
         refused = refusals.Refusals(unused, unused, unused, unused)
-        refused.starts.is_repeating = False
         task = task_states.REBOOT_STARTED_HARD
         instance = objects.Instance(uuid=uuids.instance, vm_state="stopped", task_state=task)
         error = nova_exception.InstanceUnacceptable(instance_id=uuids.instance, reason="none free")
