@@ -59,11 +59,12 @@ class Tracker:
     def save_freed(self) -> None:
         """Let Nova save as free what instances had and ``[pci]device_spec`` no longer names.
 
-        Call this in each period, as Nova's tracker is made in the first one.
+        Call this in each period, as Nova's tracker is made in the first one. Before 31.2, Nova
+        removes such a function in a later period, when its record is saved.
         """
-        pci = self.pci
-        if pci is not None and not isinstance(pci.to_be_removed_when_freed, _SavedWhenFreed):
-            pci.to_be_removed_when_freed = _SavedWhenFreed(pci.to_be_removed_when_freed)
+        records = getattr(self.pci, "to_be_removed_when_freed", None)
+        if records is not None and not isinstance(records, _SavedWhenFreed):
+            self.pci.to_be_removed_when_freed = _SavedWhenFreed(records)
 
     def refused_build(self) -> None:
         """Note that this driver refuses a build, which is no failure of its host."""
