@@ -126,7 +126,7 @@ class ReasonsTest(ShownTestBase):
         here = self.fields(explain.ExplainServer, "all")
         self.assertEqual(("", "host1"), (here["fault"], here["host"]))
         self.assertEqual("the scheduler chose host1, which had what it asks for", here["why"][0])
-        self.assertIn("0 of 1 other hosts with GPUs could take it now", here["why"])
+        self.assertIn("no other host with GPUs could take it now", here["why"])
         self.assertEqual(
             [
                 ("host1", True, "8 GPUs asked for, 0 of 8 free"),
@@ -149,7 +149,7 @@ class ReasonsTest(ShownTestBase):
 
         self._delete_server(self._named("all"))
         freed = self.fields(explain.ExplainServer, "five")
-        self.assertIn("though 1 of 2 with GPUs could take it now", freed["why"][0])
+        self.assertIn("though 1 of 2 hosts with GPUs could take it now", freed["why"][0])
         self.documented("explain-nowhere", explain.ExplainServer, "five")
 
         self.boot(self.flavor(), name="plain")

@@ -58,7 +58,7 @@ class AnswerTest(unittest.TestCase):
                 0,
                 "4 GPUs asked for, 3 of 8 free (2 out of service)",
             ),
-            ([asked(1, KEPLER)], host(group(8)), 0, "arch fermi, not kepler"),
+            ([asked(1, KEPLER)], host(group(8)), 0, "architecture fermi, not kepler"),
             (
                 [asked(1, ANY | {"CUSTOM_GPU_MODEL_TESLA_K80"})],
                 host(group(8, FERMI | {"CUSTOM_GPU_MODEL_TESLA_M2050"})),
