@@ -947,7 +947,7 @@ def keep_out_of_d3cold(on: Machine) -> None:
 
 
 def raise_ports(on: Machine) -> bool:
-    was = CONF.libvirt.num_pcie_ports
+    was: int = CONF.libvirt.num_pcie_ports
     on.config(group="libvirt", num_pcie_ports=28)
     return was < 28
 
