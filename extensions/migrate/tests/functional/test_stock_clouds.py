@@ -212,17 +212,21 @@ class Walking(live.Moving, stock.StockTestBase):
             lines = [line for line in lines if any(uuid in line for uuid in own)]
         self.assertEqual([], lines)
 
-    def settle(self) -> None:
-        """Wait until nothing goes on any more, and no message is on its way."""
+    def settle(self) -> list[Server]:
+        """Wait until nothing goes on any more, and no message is on its way; return all servers."""
 
-        def settled() -> None:
-            for server in self._servers():
+        def settled() -> list[Server]:
+            servers = self._servers()
+            for server in servers:
                 if server["status"] != "ERROR":
                     self.assertIsNone(server["OS-EXT-STS:task_state"], server["status"])
                     self.assertNotEqual("BUILD", server["status"])
+            return servers
 
-        self._wait_for_assert(settled)
+        Stage(self).wait()  # to look costs more than most of what is waited for
+        servers: list[Server] = self._wait_for_assert(settled)
         Stage(self).wait()
+        return servers
 
     def note(self, text: str) -> None:
         self.history.append(text)
@@ -489,8 +493,7 @@ class Walking(live.Moving, stock.StockTestBase):
 
     def check(self) -> None:
         """Check that each instance has what it asks for, and no other instance has that."""
-        self.settle()
-        for server in self._servers():
+        for server in self.settle():
             words, host = server["flavor"]["extra_specs"], self.host_of(server)
             if server["status"] in _RUNS and server["OS-EXT-STS:vm_state"] != "error":
                 found = self.devices_of(server, host)
