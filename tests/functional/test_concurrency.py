@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tests.functional import base
+from tests.functional import NOVA, base
 
 OPERATIONS = "NOVA_GPU_OPERATIONS"
 SEED = "NOVA_GPU_SEED"
@@ -35,6 +35,9 @@ class ConcurrencyTest(base.GPUServersTestBase):
         self._flavors = {gpus: self.gpu_flavor(gpus) for gpus in (1, 2, 4)}
 
     def test_create_and_delete(self) -> None:
+        patcher = sys.modules.get("eventlet.patcher")
+        is_patched = patcher is not None and patcher.is_monkey_patched("thread")
+        self.assertEqual(NOVA < 34, is_patched)
         chance = random.Random(int(os.environ.get(SEED, "0")))
         started = time.monotonic()
         done, active = 0, 0

@@ -12,7 +12,7 @@ from typing import Any
 
 from lab.vm import cards
 from tests.cloud import wire
-from tests.vfio import cloud, host
+from tests.vfio import benches, cloud, host
 
 PROVIDER = f"_gpu_{cards.VENDOR_ID}_{cards.PRODUCT_ID}_pci"
 DISPLAY = (f"{cards.VENDOR_ID}:{cards.PRODUCT_ID}", "038000")
@@ -68,6 +68,8 @@ class VFIOTestCase(unittest.TestCase):
         self.cloud.wait_for(
             f"{server['id']} is up to its shell", lambda: READY in self.cloud.console(server, host)
         )
+        profile = f"libvirt-{server['id']} (enforce)"
+        self.assertEqual(benches.IS_CONFINED, profile in self.cloud.hosts[host].profiles())
         said = self.cloud.console(server, host)
         return {match[1]: (match[2], match[3]) for match in _FUNCTION.finditer(said)}
 

@@ -207,6 +207,16 @@ def virsh(*words: str) -> str:
     return subprocess.run(argv, check=True, capture_output=True, text=True).stdout.strip()
 
 
+def profiles() -> list[str]:
+    """The AppArmor profile of each QEMU, with its mode"""
+    found = []
+    for process in pathlib.Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended, or is a thread of the kernel
+            if os.readlink(process / "exe").startswith("/usr/bin/qemu-system-"):
+                found.append((process / "attr/current").read_text().strip())
+    return found
+
+
 def kernel_log() -> str:
     """Return the last messages of the kernel."""
     done = subprocess.run(["dmesg"], check=True, capture_output=True, text=True)

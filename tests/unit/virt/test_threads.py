@@ -55,7 +55,7 @@ class ForEachTest(base.BaseTestCase):
         self.assertEqual([None, None, "req-1", "req-1"], named)
 
     def test_in_a_process_that_eventlet_patched(self) -> None:
-        """As nova-compute is before Nova 2026.1, with all that waits in it"""
+        """As nova-compute is before Nova 2026.2, with all that waits in it"""
         found = child_process.run([sys.executable, "-W", "ignore", "-c", _PATCHED], 400).decode()
         self.assertEqual("[0, 1, 2] zero late False None 2\n", found)
 
