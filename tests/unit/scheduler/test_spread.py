@@ -12,7 +12,7 @@ from nova import objects, test
 from nova.scheduler import host_manager
 from oslo_utils import uuidutils
 
-from benchmarks import claim_race, host_states, packing
+from benchmarks import claim_race, host_states
 from nova_gpu.scheduler import host_reports, recent_choices
 from nova_gpu.scheduler.weights import GPUWeigher
 
@@ -78,18 +78,6 @@ class SpreadTest(test.NoDBTestCase):
             self.assertEqual(order[:2], chosen[:2])
         self.assertEqual(order[:6], found[0])
         self.assertNotEqual(order[:6], found[1])
-
-    def test_a_burst_fills_the_hosts_that_were_broken_up_before(self) -> None:
-        """Another process sent instances there in an earlier burst, and not in this one."""
-        clock = packing.Clock()
-        self.useFixture(fixtures.MockPatchObject(recent_choices, "time", clock))
-        states, weigher = list(host_states.states(4, all_free=True)), GPUWeigher()
-        for clock.now, used in ((0.0, 1), (1.0, 1), (60.0, 4), (61.0, 4)):
-            host_states.report_partitions(states[0], range(1, 1 + used))
-            spec = host_states.spec({"gpus": "1" if clock.now > 60 else "8"})
-            spec.instance_uuid = uuidutils.generate_uuid()
-            best = claim_race.best_first(states, spec, weigher)[0]
-        self.assertEqual(states[0].host, best.host)
 
     def test_one_alone_has_a_best_host(self) -> None:
         """It is the same for each instance and in each process."""
