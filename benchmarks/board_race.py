@@ -95,7 +95,7 @@ class Fleet:
     ) -> list[host_manager.HostState]:
         spec = host_states.spec({"gpus": str(count)})
         spec.instance_uuid = str(uuid.UUID(int=self._chance.getrandbits(128)))
-        listed = filters.in_its_own_order(there, spec)
+        listed = filters.in_order(there, spec)
         found = weights.HostWeightHandler().get_weighed_objects(self._weighers, listed, spec)
         return [each.obj for each in found]
 

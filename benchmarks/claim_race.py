@@ -87,10 +87,8 @@ class _RandomTurns(recent_choices.Taken):
     def __bool__(self) -> bool:
         return True
 
-    def turn(
-        self, host: host_manager.HostState, unreported: int, place: int, *, breaks_up: bool
-    ) -> tuple[int, int, int]:
-        return unreported, 0, self._chance.getrandbits(32)
+    def turn(self, unreported: int, place: int, *, breaks_up: bool) -> tuple[int, int]:
+        return unreported, self._chance.getrandbits(32)
 
 
 class _RandomWeigher(GPUWeigher):

@@ -204,7 +204,7 @@ def _request(
     for _ in range(instances):
         spec.instance_uuid = str(uuid.UUID(int=chance.getrandbits(128)))
         if cloud.ours and count:
-            there = filters.in_its_own_order(there, spec)
+            there = filters.in_order(there, spec)
         weighed = weights.HostWeightHandler().get_weighed_objects(weighers, there, spec)
         there = [each.obj for each in weighed]
         for state in there:

@@ -46,7 +46,7 @@ class RatiosTest(base.BaseTestCase):
         """Of 8 hosts, 4 of which could be left whole"""
         for stream, way, schedulers, least in (
             ("cards", "one", 1, 1),
-            ("cards", "50", 3, 2),  # each process fills a host of its own
+            ("cards", "50", 3, 0),
             ("others", "one", 1, 0),
             ("vgpus", "multi", 1, 0),
         ):
@@ -56,8 +56,8 @@ class RatiosTest(base.BaseTestCase):
             with self.subTest(stream=stream, way=way, schedulers=schedulers):
                 self.assertGreaterEqual(ours.fits, max(other.fits, ours.best - least))
         several = packing.fill(30, "cards", "50", 3, ours=True)
-        self.assertGreaterEqual(several.fits, several.best - 3)
-        self.assertLess(several.retries, 80)  # with Nova's weighers alone some 240
+        self.assertEqual(several.best, several.fits)
+        self.assertLess(several.retries, 200)  # with Nova's weighers alone some 240
 
     def test_a_fleet_of_pinned_guests(self) -> None:
         (ours, most), (other, _) = (pinned.fill(8, ours=ours) for ours in (True, False))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+import uuid
 from collections.abc import Sequence
 
 import fixtures
@@ -60,15 +61,33 @@ class SpreadTest(test.NoDBTestCase):
                 lost = self.race(processes, threads, instances)
                 self.assertLessEqual(lost, HOSTS * host_states.GPUS * most)
 
+    def test_processes_break_up_the_same_hosts_until_they_meet(self) -> None:
+        found = []
+        for met in (False, True):
+            states = host_states.states(8, all_free=True)
+            order = [state.host for state in sorted(states, key=lambda state: str(state.uuid))]
+            weigher, chosen = GPUWeigher(), list[str]()
+            for number in range(6):  # no host has room for a second one
+                spec = host_states.spec({"gpus": "5"})
+                spec.instance_uuid = str(uuid.UUID(int=(number ^ 3) << 96))
+                best, *_ = claim_race.best_first(states, spec, weigher)
+                chosen.append(best.host)
+                if met and not number:
+                    host_states.report_partitions(best, range(1, 8))
+            found.append(chosen)
+            self.assertEqual(order[:2], chosen[:2])
+        self.assertEqual(order[:6], found[0])
+        self.assertNotEqual(order[:6], found[1])
+
     def test_one_alone_has_a_best_host(self) -> None:
-        """Any of those, the same each time, and no other"""
+        """It is the same for each instance and in each process."""
         states = list(host_states.states(4, all_free=True))
         states[3].free_ram_mb -= 1024
         uuids = [uuidutils.generate_uuid() for _ in range(64)]
         chosen = [self.first(states, each) for each in uuids]
-        self.assertEqual({state.host for state in states[:3]}, set(chosen))
-        self.assertEqual(chosen, [self.first(states, each) for each in uuids])
-        self.assertEqual(chosen, [self.first(states[:], each) for each in uuids])
+        best = min(states[:3], key=lambda state: str(state.uuid))
+        self.assertEqual({best.host}, set(chosen))
+        self.assertEqual(chosen, [self.first(states[::-1], each) for each in uuids])
 
     def test_a_host_that_reports_is_as_good_as_it_says(self) -> None:
         """Full ones come last until then, and for the seconds in which the host may not have made
