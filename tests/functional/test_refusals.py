@@ -22,8 +22,8 @@ class ContainerRefusalsTest(base.GPUServersTestBase):
         self.start_host("host2")
 
     def assertGoesOn(self, server: Server, status: str = "ACTIVE") -> None:
-        found = self._wait_until_settled(server, status)
-        self.assertEqual("host1", found["OS-EXT-SRV-ATTR:host"])
+        answer = self._wait_until_settled(server, status)
+        self.assertEqual("host1", answer["OS-EXT-SRV-ATTR:host"])
         self.assertInventory(used=1, host="host1")
         self.assertInventory(used=0, host="host2")
         self.assertNotIn("Traceback", self.log())
@@ -50,18 +50,18 @@ class ContainerRefusalsTest(base.GPUServersTestBase):
             for status in ("ACTIVE", "SHUTOFF"):
                 if status == "SHUTOFF":
                     self._stop_server(server)
-                (said,) = self.refused({"rescue": None}, server)
-                self.assertIn(f"Instance {server['id']} cannot be rescued: a container is", said)
-                self.assertIn("openstack server image create", said)
+                (message,) = self.refused({"rescue": None}, server)
+                self.assertIn(f"Instance {server['id']} cannot be rescued: a container is", message)
+                self.assertIn("openstack server image create", message)
                 self.assertGoesOn(server, status)
 
     def test_live_migration(self) -> None:
         for host in ("host2", None):
-            said = self.refused({"os-migrateLive": {"host": host, "block_migration": "auto"}})
-            for details in said:
+            messages = self.refused({"os-migrateLive": {"host": host, "block_migration": "auto"}})
+            for details in messages:
                 self.assertIn("A container with GPUs cannot be moved to another host", details)
                 self.assertIn("migrate the instance cold", details)
-            self.assertTrue(said)
+            self.assertTrue(messages)
             self.assertGoesOn(self.server)
 
 
@@ -81,8 +81,8 @@ class PlaceTest(base.GPUServersTestBase):
         self.assertIn(f"a GPU cannot be given: {why}; repair or replace the card", details)
         self.assertNotIn(address, details)
         self.assertNotIn("host1", details)
-        said = f"on host1: GPU {address} cannot be given: {why}"
-        self.assertEqual(1, self.log().count(f"Refused to start the guest: {said}"))
+        reason = f"on host1: GPU {address} cannot be given: {why}"
+        self.assertEqual(1, self.log().count(f"Refused to start the guest: {reason}"))
 
 
 class KVMRefusalsTest(kvm.KVMServersTestBase):
@@ -122,11 +122,13 @@ class KVMRefusalsTest(kvm.KVMServersTestBase):
     def test_live_migration(self) -> None:
         for host in ("host2", None):
             with self.subTest(host=host):
-                said = self.refused({"os-migrateLive": {"host": host, "block_migration": "auto"}})
-                for details in said:
+                messages = self.refused(
+                    {"os-migrateLive": {"host": host, "block_migration": "auto"}}
+                )
+                for details in messages:
                     self.assertIn("GPU cannot be moved to another host while the guest", details)
                     self.assertIn("migrate the instance cold", details)
-                self.assertTrue(said)
+                self.assertTrue(messages)
                 self.assertGoesOn()
         # At the source too, where another driver at the destination has nothing against it
         check = self.computes["host1"].driver.check_can_live_migrate_source

@@ -48,8 +48,8 @@ _OF_FOLDER = {
 
 def of(folders: Iterable[str]) -> Bench:
     """:raises ValueError: where they have not the same"""
-    (found,) = {_OF_FOLDER.get(folder.rstrip("/"), ONE) for folder in folders}
-    return found
+    (bench,) = {_OF_FOLDER.get(folder.rstrip("/"), ONE) for folder in folders}
+    return bench
 
 
 def obstacle(bench: Bench) -> str | None:
@@ -90,6 +90,6 @@ def _joined(first: vms.VM, second: vms.VM) -> tuple[vms.VM, vms.VM]:
 
 
 def _port() -> socket.socket:
-    found = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    found.bind(("127.0.0.1", 0))
-    return found
+    udp_socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    udp_socket.bind(("127.0.0.1", 0))
+    return udp_socket

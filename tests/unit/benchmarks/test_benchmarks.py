@@ -22,7 +22,7 @@ class RatiosTest(base.BaseTestCase):
         command = [sys.executable, "-m", "benchmarks.scheduling", "--json", "--burst", "0"]
         done = subprocess.run([*command, "--hosts", "200"], capture_output=True, text=True)
         self.assertEqual(0, done.returncode, done.stderr)
-        rows = {each["name"]: each for each in map(json.loads, done.stdout.splitlines())}
+        rows = {row["name"]: row for row in map(json.loads, done.stdout.splitlines())}
         for ours in ("GPUFilter", "GPUFilter and GPUWeigher"):
             stock = rows[f"200 hosts: {ours}, ComputeCapabilitiesFilter"]
             self.assertGreater(stock["ratio"], 0.7, stock)  # other load moves it by a quarter
@@ -63,6 +63,6 @@ class RatiosTest(base.BaseTestCase):
         (ours, most), (other, _) = (pinned.fill(8, ours=ours) for ours in (True, False))
         self.assertGreaterEqual(ours.gpus, max(other.gpus, 0.9 * most))
         for schedulers in (1, 2):
-            found, _ = pinned.fill(8, ours=True, schedulers=schedulers, seconds=2.0, share=0.8)
-            self.assertLessEqual(found.second, 1)
-            self.assertEqual(0, found.refused)
+            outcome, _ = pinned.fill(8, ours=True, schedulers=schedulers, seconds=2.0, share=0.8)
+            self.assertLessEqual(outcome.second, 1)
+            self.assertEqual(0, outcome.refused)

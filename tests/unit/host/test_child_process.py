@@ -9,7 +9,7 @@ from nova_gpu.host import child_process
 class TestRun(base.BaseTestCase):
     def test_in_a_process_that_eventlet_patched(self) -> None:
         """As nova-compute is before Nova 2026.2, where all classes of a timeout are other ones"""
-        found = child_process.run([sys.executable, "-W", "ignore", "-c", _PATCHED], 400).decode()
+        output = child_process.run([sys.executable, "-W", "ignore", "-c", _PATCHED], 400).decode()
         late, killed, babble = "TimedOut b'here\\n' -9", "Failed ended with -9: no message", 100_000
         self.assertEqual(
             [
@@ -20,7 +20,7 @@ class TestRun(base.BaseTestCase):
                 f"a command: {late}",
                 "others: True",
             ],
-            found.splitlines(),
+            output.splitlines(),
         )
 
 

@@ -47,8 +47,8 @@ class HostsTestCase(test.NoDBTestCase):
 
     def answers(self, **words: str) -> dict[str, tuple[int, str]]:
         self.useFixture(fixtures.MockPatchObject(hosts, "listed_nodes", lambda _: self.nodes))
-        found = hosts.answers(self.cloud(), _SMALL, request.of(words))
-        return {each.host: (each.instances, each.reason) for each in found}
+        answers = hosts.answers(self.cloud(), _SMALL, request.of(words))
+        return {answer.host: (answer.instances, answer.reason) for answer in answers}
 
 
 class HostsTest(HostsTestCase):
@@ -152,6 +152,6 @@ class HostsTest(HostsTestCase):
             ({"vgpus": "5", **pinned}, ""),
         ):
             with self.subTest(words):
-                found = hosts.too_few_nodes(self.cloud(), _SMALL, request.of(words))
-                self.assertIn(why, found)
-                self.assertEqual(bool(why), bool(found))
+                reason = hosts.too_few_nodes(self.cloud(), _SMALL, request.of(words))
+                self.assertIn(why, reason)
+                self.assertEqual(bool(why), bool(reason))

@@ -41,9 +41,9 @@ class SpreadTest(test.NoDBTestCase):
         for name in ("_BURST_S", "_LASTS_S"):  # however long it takes here
             self.useFixture(fixtures.MonkeyPatch(f"{recent_choices.__name__}.{name}", 1e9))
         chance = random.Random(20261124)
-        found = claim_race.race(HOSTS, processes, threads, chance, instances, reports=reports)
-        self.assertEqual(HOSTS * host_states.GPUS, found.used)
-        return found.lost
+        outcome = claim_race.race(HOSTS, processes, threads, chance, instances, reports=reports)
+        self.assertEqual(HOSTS * host_states.GPUS, outcome.used)
+        return outcome.lost
 
     def test_the_threads_of_a_process_lose_no_claims_to_each_other(self) -> None:
         for reports in (True, False):
@@ -62,7 +62,7 @@ class SpreadTest(test.NoDBTestCase):
                 self.assertLessEqual(lost, HOSTS * host_states.GPUS * most)
 
     def test_processes_break_up_the_same_hosts_until_they_meet(self) -> None:
-        found = []
+        chosen_hosts = []
         for met in (False, True):
             states = host_states.states(8, all_free=True)
             order = [state.host for state in sorted(states, key=lambda state: str(state.uuid))]
@@ -74,20 +74,20 @@ class SpreadTest(test.NoDBTestCase):
                 chosen.append(best.host)
                 if met and not number:
                     host_states.report_partitions(best, range(1, 8))
-            found.append(chosen)
+            chosen_hosts.append(chosen)
             self.assertEqual(order[:2], chosen[:2])
-        self.assertEqual(order[:6], found[0])
-        self.assertNotEqual(order[:6], found[1])
+        self.assertEqual(order[:6], chosen_hosts[0])
+        self.assertNotEqual(order[:6], chosen_hosts[1])
 
     def test_one_alone_has_a_best_host(self) -> None:
-        """It is the same for each instance and in each process."""
+        """It is the same for instance_uuid instance and in each process."""
         states = list(host_states.states(4, all_free=True))
         states[3].free_ram_mb -= 1024
         uuids = [uuidutils.generate_uuid() for _ in range(64)]
-        chosen = [self.first(states, each) for each in uuids]
+        chosen = [self.first(states, instance_uuid) for each in uuids]
         best = min(states[:3], key=lambda state: str(state.uuid))
         self.assertEqual({best.host}, set(chosen))
-        self.assertEqual(chosen, [self.first(states[::-1], each) for each in uuids])
+        self.assertEqual(chosen, [self.first(states[::-1], instance_uuid) for each in uuids])
 
     def test_a_host_that_reports_is_as_good_as_it_says(self) -> None:
         """Full ones come last until then, and for the seconds in which the host may not have made

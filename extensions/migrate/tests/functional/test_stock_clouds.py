@@ -104,7 +104,7 @@ class Walking(live.Moving, stock.StockTestBase):
     """Two hosts of stock Nova; ``drivers`` are those that they have now.
 
     ``taken`` are the hosts whose takeover has ended. ``obstacles`` and ``back`` are what the plans
-    of adopt have said, by instance, and ``said`` is all of it. ``touched`` are the instances that
+    of adopt have said, by instance, and ``texts`` is all of it. ``touched`` are the instances that
     somebody has done something with since.
     """
 
@@ -124,7 +124,7 @@ class Walking(live.Moving, stock.StockTestBase):
         self.taken: set[str] = set()
         self.obstacles: dict[str, Sequence[Obstacle]] = {}
         self.back: dict[str, Sequence[Obstacle]] = {}
-        self.said: dict[str, str] = {}
+        self.texts: dict[str, str] = {}
         super().setUp()
         self.useFixture(nova_fixtures.CinderFixture(self))
         self.flags(shelved_offload_time=0)
@@ -157,8 +157,8 @@ class Walking(live.Moving, stock.StockTestBase):
 
     def walk(self, seed: str) -> None:
         self.chance = random.Random(seed)
-        told = content.Content(content_type.UTF8_TEXT, lambda: ["\n".join(self.history).encode()])
-        self.addDetail("history", told)
+        detail = content.Content(content_type.UTF8_TEXT, lambda: ["\n".join(self.history).encode()])
+        self.addDetail("history", detail)
         self.note(f"{type(self).__name__}, seed {seed}")
         self.draw()
         for host in self.hosts:
@@ -256,12 +256,12 @@ class Walking(live.Moving, stock.StockTestBase):
         judged = (adoption_plan.judge_shelved(it, report.aliases) for it in shelved)
         holdings = [*report.holdings, *filter(None, judged)]
         for holding in holdings:
-            uuid, said = holding.instance.uuid, list(holding.obstacles)
+            uuid, obstacles = holding.instance.uuid, list(holding.obstacles)
             if uuid not in self.touched:
-                self.assertEqual(said, list(self.obstacles.get(uuid, said)), self.history)
-            self.obstacles[uuid], self.back[uuid] = said, list(holding.back)
-            self.said[uuid] = "; ".join(adopt.lines(holding, "stays", "goes"))
-            self.note(f"{host}: {self.said[uuid]}")
+                self.assertEqual(obstacles, list(self.obstacles.get(uuid, obstacles)), self.history)
+            self.obstacles[uuid], self.back[uuid] = obstacles, list(holding.back)
+            self.texts[uuid] = "; ".join(adopt.lines(holding, "stays", "goes"))
+            self.note(f"{host}: {self.texts[uuid]}")
         return report, holdings
 
     def interrupted(self, work: Callable[..., int], host: str, items: Sequence[Any]) -> int | None:
@@ -460,13 +460,13 @@ class Walking(live.Moving, stock.StockTestBase):
         name = self.chance.choice((*_USES, *_OFTEN))
         before = self.functions(server)
         _USES[name](self, server)
-        found = {item["id"]: item for item in self._servers()}.get(server["id"])
-        if found and server["status"] != "ERROR":
-            self.assertNotEqual("ERROR", found["status"], found.get("fault"))
-        if found and name in _IN_PLACE and before:
-            more = self.functions(found) - before
-            said = self.said.get(server["id"], "")
-            self.assertEqual([], [item for item in more if item not in said], "no word in the plan")
+        answer = {item["id"]: item for item in self._servers()}.get(server["id"])
+        if answer and server["status"] != "ERROR":
+            self.assertNotEqual("ERROR", answer["status"], answer.get("fault"))
+        if answer and name in _IN_PLACE and before:
+            more = self.functions(answer) - before
+            text = self.texts.get(server["id"], "")
+            self.assertEqual([], [item for item in more if item not in text], "no word in the plan")
         self.periods()
         self.check()
 
@@ -476,8 +476,8 @@ class Walking(live.Moving, stock.StockTestBase):
         domains = self._domains(host) if host in self.hosts else ()
         if server["id"] not in [domain.UUIDString() for domain in domains]:
             return set()
-        found = self.domain(server, host).findall("devices/hostdev[@type='pci']")
-        return {*map(kvm.address, found)}
+        hostdevs = self.domain(server, host).findall("devices/hostdev[@type='pci']")
+        return {*map(kvm.address, hostdevs)}
 
     def end_moves(self) -> None:
         """Confirm or revert the resizes of instances that somebody has begun meanwhile."""
@@ -497,8 +497,10 @@ class Walking(live.Moving, stock.StockTestBase):
         for server in self.settle():
             words, host = server["flavor"]["extra_specs"], self.host_of(server)
             if server["status"] in _RUNS and server["OS-EXT-STS:vm_state"] != "error":
-                found = self.devices_of(server, host)
-                self.assertEqual(self.asked(words), len(found), f"{server['name']}: {words}")
+                guest_devices = self.devices_of(server, host)
+                self.assertEqual(
+                    self.asked(words), len(guest_devices), f"{server['name']}: {words}"
+                )
         for host in self.drivers:
             held = [
                 device
@@ -564,11 +566,11 @@ def _evacuate(walk: Walking, server: Server) -> None:
     walk.act(server, "evacuate", {})
     walk.bring_back(host)
     walk.settle()
-    if (found := walk._show_server(server))["status"] == "ERROR":
-        walk.act(found, "os-resetState", {"state": "active"})
-        walk.act(found, "reboot", {"type": "HARD"})
-    elif found["status"] == "SHUTOFF":
-        walk.act(found, "os-start")
+    if (answer := walk._show_server(server))["status"] == "ERROR":
+        walk.act(answer, "os-resetState", {"state": "active"})
+        walk.act(answer, "reboot", {"type": "HARD"})
+    elif answer["status"] == "SHUTOFF":
+        walk.act(answer, "os-start")
 
 
 def _delete(walk: Walking, server: Server) -> None:
@@ -728,8 +730,10 @@ class MediatedTest(Walking, stock.StockMediatedTestBase):
     def check(self) -> None:
         super().check()
         for host in self.hosts:
-            found = mdev.devices(self.hosts[host].roots).values()
-            self.assertLessEqual({item.type_id for item in found}, {*self._types}, self.history)
+            mediated_devices = mdev.devices(self.hosts[host].roots).values()
+            self.assertLessEqual(
+                {item.type_id for item in mediated_devices}, {*self._types}, self.history
+            )
 
     def choose(self, driver: str) -> None:
         super().choose(driver)

@@ -129,11 +129,11 @@ class CountingTest(StartsTestCase):
         self.assertEqual([0, 0], own())
         tracker.hand_out(self.instance, one)
         self.assertEqual([1, 1], own())
-        given = list(self.instance.resources)
+        resources = list(self.instance.resources)
         with fails:
-            self.assertRaises(RuntimeError, tracker.release, self.instance, given)
+            self.assertRaises(RuntimeError, tracker.release, self.instance, resources)
         self.assertEqual([1, 1], own())
-        tracker.release(self.instance, given)
+        tracker.release(self.instance, resources)
         self.assertEqual([0, 0], own())
 
 
