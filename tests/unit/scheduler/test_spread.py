@@ -80,14 +80,14 @@ class SpreadTest(test.NoDBTestCase):
         self.assertNotEqual(order[:6], chosen_hosts[1])
 
     def test_one_alone_has_a_best_host(self) -> None:
-        """It is the same for instance_uuid instance and in each process."""
+        """It is the same for each instance and in each process."""
         states = list(host_states.states(4, all_free=True))
         states[3].free_ram_mb -= 1024
         uuids = [uuidutils.generate_uuid() for _ in range(64)]
         chosen = [self.first(states, instance_uuid) for each in uuids]
         best = min(states[:3], key=lambda state: str(state.uuid))
         self.assertEqual({best.host}, set(chosen))
-        self.assertEqual(chosen, [self.first(states[::-1], instance_uuid) for each in uuids])
+        self.assertEqual(chosen, [self.first(states[::-1], instance_uuid) for instance_uuid in uuids])
 
     def test_a_host_that_reports_is_as_good_as_it_says(self) -> None:
         """Full ones come last until then, and for the seconds in which the host may not have made
