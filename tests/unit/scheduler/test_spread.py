@@ -84,7 +84,7 @@ class SpreadTest(test.NoDBTestCase):
         states = list(host_states.states(4, all_free=True))
         states[3].free_ram_mb -= 1024
         uuids = [uuidutils.generate_uuid() for _ in range(64)]
-        chosen = [self.first(states, instance_uuid) for each in uuids]
+        chosen = [self.first(states, instance_uuid) for instance_uuid in uuids]
         best = min(states[:3], key=lambda state: str(state.uuid))
         self.assertEqual({best.host}, set(chosen))
         self.assertEqual(chosen, [self.first(states[::-1], instance_uuid) for instance_uuid in uuids])
