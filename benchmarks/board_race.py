@@ -56,7 +56,7 @@ class Fleet:
         self._chance = chance
         self._weighers = weighers
         self._board = card_sets.h100()
-        self.found = Outcome()
+        self.outcome = Outcome()
 
     def _room(self, taken: Collection[Module]) -> Mapping[int, int]:
         return self._board.with_taken(taken).room()
@@ -78,44 +78,46 @@ class Fleet:
         there = [s for s in self.states if host_states.GPUS - len(self.taken[s.uuid]) >= count]
         if not there:
             return  # which Placement says
-        self.found.instances += 1
+        self.outcome.instances += 1
         for state in self._best_first(there, count)[:_ATTEMPTS]:
-            self.found.claims += 1
+            self.outcome.claims += 1
             taken = self.taken[state.uuid]
             if part := self._board.with_taken(taken).choose(count):
                 taken |= part
                 state.free_ram_mb -= len(part)
                 self._guests.append((state, part))
                 return
-            self.found.refused += 1
-        self.found.failed += 1
+            self.outcome.refused += 1
+        self.outcome.failed += 1
 
     def _best_first(
         self, there: Sequence[host_manager.HostState], count: int
     ) -> list[host_manager.HostState]:
         spec = host_states.spec({"gpus": str(count)})
         spec.instance_uuid = str(uuid.UUID(int=self._chance.getrandbits(128)))
-        listed = filters.in_its_own_order(there, spec)
-        found = weights.HostWeightHandler().get_weighed_objects(self._weighers, listed, spec)
-        return [each.obj for each in found]
+        listed = filters.in_order(there, spec)
+        weighed_hosts = weights.HostWeightHandler().get_weighed_objects(
+            self._weighers, listed, spec
+        )
+        return [host.obj for host in weighed_hosts]
 
 
 def race(hosts: int, burst: int, periods: int, weighers: Sequence[object]) -> Outcome:
     fleet = Fleet(hosts, random.Random(20261124), weighers)
     for _ in range(hosts * host_states.GPUS // burst):  # until it is full
         fleet.period(burst)
-    fleet.found = Outcome()
+    fleet.outcome = Outcome()
     for _ in range(periods):
         fleet.period(burst)
-    return fleet.found
+    return fleet.outcome
 
 
 def rows(hosts: int, bursts: Sequence[int], periods: int) -> Iterator[report.Row]:
     for burst in bursts:
         ours = race(hosts, burst, periods, [ram.RAMWeigher(), GPUWeigher()])
         other = race(hosts, burst, periods, [ram.RAMWeigher()])
-        refused = [100 * each.refused / each.claims for each in (ours, other)]
-        failed = [100 * each.failed / each.instances for each in (ours, other)]
+        refused = [100 * outcome.refused / outcome.claims for outcome in (ours, other)]
+        failed = [100 * outcome.failed / outcome.instances for outcome in (ours, other)]
         name = f"{hosts} hosts, bursts of {burst}"
         yield report.Row(f"{name}: claims refused", refused[0], refused[1], "%")
         yield report.Row(f"{name}: instances failed", failed[0], failed[1], "%")
@@ -128,8 +130,8 @@ def main() -> None:
     parser.add_argument("--periods", type=int, default=30, metavar="N")
     options = parser.parse_args()
     CONF([], project="nova", default_config_files=[])
-    found = list(rows(options.hosts, options.burst, options.periods))
-    report.show(found, as_json=options.json, notes=NOTES)
+    table = list(rows(options.hosts, options.burst, options.periods))
+    report.show(table, as_json=options.json, notes=NOTES)
 
 
 if __name__ == "__main__":

@@ -124,7 +124,7 @@ def measure(hosts: int, stream: TextIO) -> NoReturn:
                 list(pool.map(self.api.post_server, [{"server": several}] * hosts))
             self._settled(wanted)
             took = time.monotonic() - started
-            uuids = [each["id"] for each in self._servers_in(status="ACTIVE")]
+            uuids = [server["id"] for server in self._servers_in(status="ACTIVE")]
             self.assertEqual(wanted, len(uuids))
             self._expect_each_once(uuids, hosts * _GPUS)
             for uuid in uuids:
@@ -150,14 +150,14 @@ def measure(hosts: int, stream: TextIO) -> NoReturn:
 
         def _servers_in(self, **wanted: str) -> list[Any]:
             """Their names only"""
-            found: list[Any] = self.api.get_servers(detail=False, search_opts=wanted)
-            return found
+            servers: list[Any] = self.api.get_servers(detail=False, search_opts=wanted)
+            return servers
 
         def _expect_each_once(self, uuids: list[str], wanted: int) -> None:
             seen: collections.Counter[tuple[str, str]] = collections.Counter()
             for uuid in uuids:
                 instance = self.instance({"id": uuid})
-                seen.update((instance.host, each.identifier) for each in instance.resources)
+                seen.update((instance.host, resource.identifier) for resource in instance.resources)
             self.assertEqual(wanted, len(seen), "GPUs in use")
             self.assertEqual(1, max(seen.values()), "one GPU, several instances")
 

@@ -57,13 +57,13 @@ class Cloud:
 
     def candidates(self) -> Sequence[host_manager.HostState]:
         """As the database has them now."""
-        found = []
+        candidates = []
         for state in self.states:
             if self.left[state.uuid]:
                 now = copy.copy(state)
                 now.free_ram_mb -= _MEMORY_MIB * (host_states.GPUS - self.left[state.uuid])
-                found.append(now)
-        return found
+                candidates.append(now)
+        return candidates
 
     def claim(self, state: host_manager.HostState) -> bool:
         if not self.left[state.uuid]:
@@ -87,10 +87,8 @@ class _RandomTurns(recent_choices.Taken):
     def __bool__(self) -> bool:
         return True
 
-    def turn(
-        self, host: host_manager.HostState, unreported: int, place: int, *, breaks_up: bool
-    ) -> tuple[int, int, int]:
-        return unreported, 0, self._chance.getrandbits(32)
+    def turn(self, unreported: int, place: int, *, breaks_up: bool) -> tuple[int, int]:
+        return unreported, self._chance.getrandbits(32)
 
 
 class _RandomWeigher(GPUWeigher):
@@ -165,24 +163,24 @@ def best_first(
     """As Nova's scheduler has them"""
     passing = list(GPUFilter().filter_all(there, spec))
     weighers = [*(kind() for kind in weights.all_weighers()), weigher]
-    found = weights.HostWeightHandler().get_weighed_objects(weighers, passing, spec)
-    return [each.obj for each in found]
+    weighed_hosts = weights.HostWeightHandler().get_weighed_objects(weighers, passing, spec)
+    return [host.obj for host in weighed_hosts]
 
 
 def rows(hosts: int, schedulers: Sequence[str]) -> Iterator[report.Row]:
     for instances in (1, host_states.GPUS):
-        for each in schedulers:
-            processes, threads = map(int, each.split("x"))
-            found, other = (
+        for scheduler in schedulers:
+            processes, threads = map(int, scheduler.split("x"))
+            outcome, other = (
                 race(
                     *(hosts, processes, threads, random.Random(20261124), instances),
                     at_random=at_random,
                 )
                 for at_random in (False, True)
             )
-            name = f"{hosts} hosts, {each} requests for {instances}"
-            yield report.Row(f"{name}: claims lost", found.lost, other.lost, "")
-            yield report.Row(f"{name}: GPUs in use", found.used, None, "")
+            name = f"{hosts} hosts, {scheduler} requests for {instances}"
+            yield report.Row(f"{name}: claims lost", outcome.lost, other.lost, "")
+            yield report.Row(f"{name}: GPUs in use", outcome.used, None, "")
 
 
 def main() -> None:

@@ -131,23 +131,23 @@ def measure(options: argparse.Namespace, stream: TextIO) -> NoReturn:
                     yield from self._row(f"gpu {name}", command, arguments)
 
         def _row(self, name: str, command: type, arguments: Any) -> Iterator[report.Row]:
-            asked: list[str] = []
+            requests: list[str] = []
             request = session.Session.request
 
             def counted(own: Any, url: str, method: str, **kwargs: Any) -> Any:
-                asked.append(f"{method} {url}")
+                requests.append(f"{method} {url}")
                 return request(own, url, method, **kwargs)
 
             begun = time.process_time()
             with mock.patch.object(session.Session, "request", counted):
                 try:
                     sdk.run(self, command, *arguments)
-                    said = ""
+                    message = ""
                 except Exception as error:  # such as no plan
-                    said = f" ({error})"
+                    message = f" ({error})"
             took = time.process_time() - begun
-            print(name, len(asked), f"{took:.1f} s", said, file=sys.stderr, flush=True)
-            yield report.Row(f"{name}: requests", len(asked), None, "")
+            print(name, len(requests), f"{took:.1f} s", message, file=sys.stderr, flush=True)
+            yield report.Row(f"{name}: requests", len(requests), None, "")
             yield report.Row(f"{name}: time", took, None, "s")
 
         def _fill(self) -> None:

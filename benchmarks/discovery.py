@@ -77,8 +77,8 @@ def rows(root: pathlib.Path, runs: int) -> list[report.Row]:
     nova = nodedev.listing(host.devices)
     functions = GPUS * (1 + VFS_OF_GPU)
     # A figure for a listing that misses something would say nothing.
-    if (found := (discover(host), len(nova()))) != (GPUS, functions):
-        raise SystemExit(f"found {found} instead of {GPUS} GPUs and {functions} functions")
+    if (counts := (discover(host), len(nova()))) != (GPUS, functions):
+        raise SystemExit(f"found {counts} instead of {GPUS} GPUs and {functions} functions")
     (ours_ms,) = timing.medians_ms([lambda: discover(host)], runs, time.perf_counter)
     (nova_ms,) = timing.medians_ms([nova], max(runs // 10, 3), time.perf_counter)
     listing = report.Row(f"list {GPUS} GPUs and {GPUS * VFS_OF_GPU} VFs", ours_ms, nova_ms, "ms")

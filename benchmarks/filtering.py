@@ -106,8 +106,8 @@ def _kept_kb(call: Callable[[], None], hosts: Hosts) -> float:
     before, _ = tracemalloc.get_traced_memory()
     host_states.refresh(hosts)
     call()
-    for host, each in zip(hosts, stats, strict=True):
-        host.stats = each
+    for host, host_stats in zip(hosts, stats, strict=True):
+        host.stats = host_stats
     gc.collect()
     after, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()

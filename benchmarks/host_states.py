@@ -38,12 +38,12 @@ def states(number: int, *, all_free: bool = False) -> Sequence[host_manager.Host
     :param all_free: whether no GPU is in use, and not any
     """
     aggregate = objects.Aggregate(id=1, name="gpu", hosts=[], metadata=_METADATA)
-    found = []
+    hosts = []
     for index in range(number):
         name = f"compute-{index:05}.example.org"
         free = _cards() if all_free else _free(name)
-        found.append(_state(name, aggregate, free))
-    return found
+        hosts.append(_state(name, aggregate, free))
+    return hosts
 
 
 def report_partitions(
@@ -74,9 +74,9 @@ def refresh(hosts: Sequence[host_manager.HostState]) -> None:
 def spec(words: Mapping[str, str] = WORDS) -> objects.RequestSpec:
     """What filters get for one instance, by default with all GPUs of a host: the request filter
     has been."""
-    asked = request.of(words).whole
-    assert asked is not None
-    return request_spec(query.extra_specs(words, asked, ()) or {})
+    gpu_request = request.of(words).whole
+    assert gpu_request is not None
+    return request_spec(query.extra_specs(words, gpu_request, ()) or {})
 
 
 def request_spec(extra_specs: Mapping[str, str]) -> objects.RequestSpec:

@@ -106,12 +106,12 @@ class Cloud:
 
     def candidates(self, count: int) -> list[host_manager.HostState]:
         """Return copies of the records of all hosts with room for *count*."""
-        found = []
+        candidates = []
         for state in self.states.values():
             if self._has_room(state.uuid, count):
-                found.append(copy.copy(state))
-                found[-1].pci_stats = copy.deepcopy(state.pci_stats)
-        return found
+                candidates.append(copy.copy(state))
+                candidates[-1].pci_stats = copy.deepcopy(state.pci_stats)
+        return candidates
 
     def claim(self, state: host_manager.HostState, count: int) -> bool:
         if not self._has_room(state.uuid, count):
@@ -204,9 +204,9 @@ def _request(
     for _ in range(instances):
         spec.instance_uuid = str(uuid.UUID(int=chance.getrandbits(128)))
         if cloud.ours and count:
-            there = filters.in_its_own_order(there, spec)
+            there = filters.in_order(there, spec)
         weighed = weights.HostWeightHandler().get_weighed_objects(weighers, there, spec)
-        there = [each.obj for each in weighed]
+        there = [host.obj for host in weighed]
         for state in there:
             yield None
             if cloud.claim(state, count):
@@ -239,8 +239,8 @@ def main() -> None:
     parser.add_argument("--schedulers", type=int, nargs="+", default=(1, 3), metavar="N")
     options = parser.parse_args()
     CONF([], project="nova", default_config_files=[])
-    found = rows(options.hosts, options.streams, options.ways, options.schedulers)
-    report.show(found, as_json=options.json, notes=NOTES)
+    table = rows(options.hosts, options.streams, options.ways, options.schedulers)
+    report.show(table, as_json=options.json, notes=NOTES)
 
 
 if __name__ == "__main__":

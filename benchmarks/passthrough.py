@@ -64,16 +64,16 @@ def rows(booted: Any, runs: int) -> list[report.Row]:
 
     for error in cloud.run(work, booted):
         raise SystemExit(error)
-    found = []
+    table = []
     for name, which in (("a card", _OURS), ("a prepared card", "prepared")):
         for phase in _PHASES:
-            ours, stock = (_median(times[each], phase) for each in (which, _STOCK))
-            found.append(report.Row(f"{phase} with {name}", ours, stock, "s"))
-    return found
+            ours, stock = (_median(times[name], phase) for name in (which, _STOCK))
+            table.append(report.Row(f"{phase} with {name}", ours, stock, "s"))
+    return table
 
 
 def _median(times: Sequence[Times], phase: str) -> float:
-    return statistics.median(each[phase] for each in times)
+    return statistics.median(run[phase] for run in times)
 
 
 def _spawns(clouds: Any, flavor: str, runs: int) -> list[Times]:
@@ -83,7 +83,10 @@ def _spawns(clouds: Any, flavor: str, runs: int) -> list[Times]:
         clouds.delete(clouds.boot(flavor))
     took = _TOOK.findall(clouds.compute_log())[before:]
     of_phase = {phase: [float(s) for s, which in took if which == phase] for phase in _PHASES}
-    return [dict(zip(_PHASES, each, strict=True)) for each in zip(*of_phase.values(), strict=True)]
+    return [
+        dict(zip(_PHASES, durations, strict=True))
+        for durations in zip(*of_phase.values(), strict=True)
+    ]
 
 
 def _with_alias(clouds: Any) -> str:
@@ -140,9 +143,9 @@ def main() -> int:
     stream = running.begin()
 
     def work(booted: Any) -> int:
-        found = rows(booted, arguments.runs)
+        table = rows(booted, arguments.runs)
         with contextlib.redirect_stdout(stream):
-            report.show(found, as_json=arguments.json, notes=NOTES)
+            report.show(table, as_json=arguments.json, notes=NOTES)
         stream.flush()
         return 0
 

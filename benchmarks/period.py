@@ -60,15 +60,15 @@ def rows(
     runs: int, kinds: tuple[str, ...] = _HOSTS, profile: str | None = None
 ) -> list[report.Row]:
     """:raises subprocess.CalledProcessError: where the clouds did not come up"""
-    found = []
+    table = []
     for kind in kinds:
         words = [sys.executable, "-m", _MODULE, "--of", kind, "--runs", str(runs)]
         words += ["--profile", profile] if profile else []
         done = subprocess.run(words, check=True, stdout=subprocess.PIPE)
         seen = json.loads(done.stdout.splitlines()[-1])
         for what, (ours, stock) in seen.items():
-            found.append(report.Row(f"{_NAMES[kind]}: {what}", ours, stock, "ms"))
-    return found
+            table.append(report.Row(f"{_NAMES[kind]}: {what}", ours, stock, "ms"))
+    return table
 
 
 def measure(kind: str, runs: int, stream: TextIO, profile: str | None) -> NoReturn:
@@ -131,8 +131,8 @@ def measure(kind: str, runs: int, stream: TextIO, profile: str | None) -> NoRetu
                 with _claims() as took:
                     for _ in range(max(runs // 4, 3)):
                         for name in self.computes:
-                            asked = flavor if name == "ours" else self.flavor()
-                            self._delete_server(self.boot(asked, az=f"nova:{name}"))
+                            own_flavor = flavor if name == "ours" else self.flavor()
+                            self._delete_server(self.boot(own_flavor, az=f"nova:{name}"))
                 ours, stock, giving = (
                     statistics.median(took[name]) * 1000 for name in self.computes
                 )
@@ -204,8 +204,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.of:
         measure(options.of, options.runs, running.begin(), options.profile)
-    found = rows(options.runs, tuple(options.hosts), options.profile)
-    report.show(found, as_json=options.json, notes=NOTES)
+    table = rows(options.runs, tuple(options.hosts), options.profile)
+    report.show(table, as_json=options.json, notes=NOTES)
 
 
 if __name__ == "__main__":

@@ -252,8 +252,11 @@ class Fleet:
         for host in self.hosts.values():
             # Placement counts the pinned processors of both, and our GPUs.
             if host.used + count <= host_states.GPUS:
-                found = {names.RESOURCE_CLASS: count} if self.ours else {}
-                candidate = {"allocations": {host.state.uuid: {"resources": found}}, "mappings": {}}
+                resources = {names.RESOURCE_CLASS: count} if self.ours else {}
+                candidate = {
+                    "allocations": {host.state.uuid: {"resources": resources}},
+                    "mappings": {},
+                }
                 host.state.allocation_candidates = [candidate]
                 there.append(host.state)
         handler = nova_filters.HostFilterHandler()
@@ -421,8 +424,8 @@ def main() -> None:
     parser.add_argument("--schedulers", type=int, nargs="*", default=(1, 2), metavar="N")
     options = parser.parse_args()
     CONF([], project="nova", default_config_files=[])
-    found = rows(options.hosts, options.filled, options.schedulers)
-    report.show(found, as_json=options.json, notes=NOTES)
+    table = rows(options.hosts, options.filled, options.schedulers)
+    report.show(table, as_json=options.json, notes=NOTES)
 
 
 if __name__ == "__main__":

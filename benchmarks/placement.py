@@ -76,13 +76,13 @@ def _outcome(child: subprocess.Popen[str]) -> float | str | None:
     # Not communicate(): it reads past what readline() has taken into its buffer.
     deadline = threading.Timer(DEADLINE_S, end)
     deadline.start()
-    said = child.stdout.read()
+    output = child.stdout.read()
     deadline.cancel()
     if late.is_set():
         return f">{DEADLINE_S} s"
-    if said == "memory\n":
+    if output == "memory\n":
         return f">{MEMORY >> 30} GiB"
-    return statistics.median(json.loads(said)) * 1000 if said else None
+    return statistics.median(json.loads(output)) * 1000 if output else None
 
 
 def rows() -> Iterator[report.Row]:

@@ -74,9 +74,9 @@ def querystring(shape: str) -> str:
     """What nova-scheduler asks for an instance with all GPUs of a host, made by Nova itself."""
     objects.register_all()
     words = {"gpus": f"= {GPUS}", "gpu_arch": f"s== {ARCHITECTURE}", "hypervisor": "s== KVM"}
-    asked = request.of(words).whole
-    assert asked is not None
-    specs = query.extra_specs(words, asked, ()) if shape == "ours" else {}
+    gpu_request = request.of(words).whole
+    assert gpu_request is not None
+    specs = query.extra_specs(words, gpu_request, ()) if shape == "ours" else {}
     flavor = objects.Flavor(
         vcpus=16, memory_mb=65536, root_gb=100, ephemeral_gb=0, swap=0, extra_specs=specs
     )
@@ -116,10 +116,10 @@ class Cloud:
         self._app = deploy.loadapp(conf)
 
     def fill(self, hosts: int, below: Sequence[Provider]) -> None:
-        for name in sorted({name for each in below for name in each.total_by_class}):
+        for name in sorted({name for provider in below for name in provider.total_by_class}):
             if name.startswith("CUSTOM_"):
                 self.answer("PUT", f"/resource_classes/{name}")
-        for name in sorted({name for each in below for name in each.traits}):
+        for name in sorted({name for provider in below for name in provider.traits}):
             if name.startswith("CUSTOM_"):
                 self.answer("PUT", f"/traits/{name}")
         with self._engine.begin() as connection:
@@ -127,16 +127,18 @@ class Cloud:
             traits = _ids(connection, models.Trait)
             rows = list(_rows(hosts, below, classes, traits))
             for table in (models.ResourceProvider, models.Inventory, models.ResourceProviderTrait):
-                of_table = [row for each, row in rows if each is table]
+                of_table = [row for kind, row in rows if kind is table]
                 connection.execute(sa.insert(table.__table__), of_table)
 
     def answer(self, method: str, path: str) -> Any:
         """The body. :raises MemoryError: where Placement ran out of it"""
-        asked = webob.Request.blank(path, method=method)
-        asked.headers.update({"x-auth-token": "admin", "openstack-api-version": "placement 1.36"})
+        http_request = webob.Request.blank(path, method=method)
+        http_request.headers.update(
+            {"x-auth-token": "admin", "openstack-api-version": "placement 1.36"}
+        )
         errors = self._errors.seen
         errors.clear()
-        answer = asked.get_response(self._app)
+        answer = http_request.get_response(self._app)
         if any(isinstance(error, MemoryError) for error in errors):
             raise MemoryError
         if answer.status_int >= 300:
@@ -222,9 +224,9 @@ def main() -> None:
         try:
             while len(seconds) < _RUNS and sum(seconds) < _ENOUGH_S:
                 begun = time.perf_counter()
-                found = cloud.answer("GET", path)["allocation_requests"]
+                candidates = cloud.answer("GET", path)["allocation_requests"]
                 seconds.append(time.perf_counter() - begun)
-                if not found:
+                if not candidates:
                     raise RuntimeError("no candidate: the cloud does not have what is asked for")
         except MemoryError:
             print("memory", flush=True)

@@ -55,8 +55,8 @@ def main() -> None:
     options = parser.parse_args()
     # What was imported stays: no collection between the runs need look through half of Nova.
     gc.freeze()
-    found = rows(options.hosts, burst_hosts=options.burst)
-    report.show(list(found), as_json=options.json, notes=NOTES)
+    table = rows(options.hosts, burst_hosts=options.burst)
+    report.show(list(table), as_json=options.json, notes=NOTES)
 
 
 if __name__ == "__main__":

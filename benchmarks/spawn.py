@@ -57,7 +57,7 @@ def spawn_rows(runs: int) -> list[report.Row]:
 
     class Spawns(base.LXCTestCase):
         UID_MAPS = ()
-        found: list[report.Row]
+        table: list[report.Row]
 
         def prepare_host(self) -> None:
             self.flags(allow_privileged_containers=True, group="gpu")
@@ -78,11 +78,11 @@ def spawn_rows(runs: int) -> list[report.Row]:
                     times[name].append(self._spawn(driver, flavor))
             compute.driver = ours
             row = (timing.median_s(times[_OURS]), timing.median_s(times[_STOCK]))
-            type(self).found = [report.Row(f"spawn with {GPUS} GPUs", *row, "s")]
+            type(self).table = [report.Row(f"spawn with {GPUS} GPUs", *row, "s")]
             self.flags(uid_maps=base.ID_MAPS, gid_maps=base.ID_MAPS, group="libvirt")
             mapped = [self._spawn(ours, with_gpus) for _ in range(runs + 1)]
             name = f"spawn with {GPUS} GPUs, user id maps"
-            type(self).found.append(report.Row(name, timing.median_s(mapped), None, "s"))
+            type(self).table.append(report.Row(name, timing.median_s(mapped), None, "s"))
 
         def _spawn(self, driver: Any, flavor: str) -> float:
             """Seconds"""
@@ -95,7 +95,7 @@ def spawn_rows(runs: int) -> list[report.Row]:
     Spawns("test").run(result)
     for _, text in (*result.errors, *result.failures):
         raise SystemExit(text)
-    return Spawns.found
+    return Spawns.table
 
 
 def _stock(compute: Any) -> Any:

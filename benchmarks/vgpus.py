@@ -52,7 +52,7 @@ def generate(root: pathlib.Path, count: int, *, mediated: bool) -> hosts.Host:
         card = f"0000:{0x10 + 8 * number:02x}:00.0"
         host.add_gpu(card, "10de", "2235", totalvfs=VFS_OF_CARD)
         functions = vgpu.add_functions(host, card, VFS_OF_CARD)
-        names = {int(each.id.partition("-")[2]): each.name or "" for each in types()}
+        names = {int(vgpu_type.id.partition("-")[2]): vgpu_type.name or "" for vgpu_type in types()}
         for function in functions:
             if mediated:
                 vgpu.add_types(host, function, types())
@@ -60,7 +60,7 @@ def generate(root: pathlib.Path, count: int, *, mediated: bool) -> hosts.Host:
                 vgpu.set_profiles(host, function, names)
         if mediated:
             vgpu.make(host, functions[0], "nvidia-557")
-            vgpu.set_available(host, functions[0], {each.id: 0 for each in types()})
+            vgpu.set_available(host, functions[0], {vgpu_type.id: 0 for vgpu_type in types()})
         else:
             vgpu.set_profiles(host, functions[0], names, current=557)
     return host
@@ -79,7 +79,7 @@ def read(files: Sequence[tuple[str, str]]) -> None:
 
 
 def rows(root: pathlib.Path, runs: int, count: int) -> list[report.Row]:
-    found = []
+    table = []
     for name, mediated in (("mediated devices", True), ("profiles", False)):
         host = generate(root / name, count, mediated=mediated)
         # A figure for a look that misses something would say nothing.
@@ -98,8 +98,8 @@ def rows(root: pathlib.Path, runs: int, count: int) -> list[report.Row]:
         ours, other = timing.medians_ms(
             [look, functools.partial(read, files)], runs, time.thread_time
         )
-        found.append(report.Row(title, ours, other, "ms"))
-    return found
+        table.append(report.Row(title, ours, other, "ms"))
+    return table
 
 
 def main() -> None:
@@ -108,8 +108,8 @@ def main() -> None:
     parser.add_argument("--cards", type=int, default=CARDS, help="how many cards the host has")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="nova-gpu-") as root:
-        found = rows(pathlib.Path(root), arguments.runs, arguments.cards)
-    report.show(found, as_json=arguments.json, notes=NOTES)
+        table = rows(pathlib.Path(root), arguments.runs, arguments.cards)
+    report.show(table, as_json=arguments.json, notes=NOTES)
 
 
 if __name__ == "__main__":

@@ -49,7 +49,8 @@ class ExplainServer(servers.ShowOneServer):
         if wrong := validation.mistakes(request):
             shown["why"] = Lines(["its flavor has mistakes", *wrong])
         elif not request.requests:
-            shown["why"] = Lines(["its flavor asks for no GPU: nova-gpu did not choose its host"])
+            chosen = ": nova-gpu did not choose its host" * bool(server.hypervisor_hostname)
+            shown["why"] = Lines([f"its flavor asks for no GPU{chosen}"])
         else:
             try:
                 from_volume = servers.boots_from_volume(server)
@@ -71,16 +72,16 @@ def _why(connection: Any, server: Any, answers: Sequence[Answer]) -> Iterator[st
     able = sum(other.instances > 0 for other in others)
     if server.status == "SHELVED_OFFLOADED":
         yield "it is shelved and has given its GPUs back"
-        yield f"{able} of {len(others)} hosts with GPUs could take it now"
+        yield f"{_counted(able, len(others))} with GPUs could take it now"
     elif server.status == "BUILD":
         yield "it is being scheduled, or started"
     elif host:
         yield f"the scheduler chose {host}, which had what it asks for"
-        yield f"{able} of {len(others)} other hosts with GPUs could take it now"
+        yield f"{_counted(able, len(others), 'other ')} with GPUs could take it now"
         if able:
             yield "Nova keeps no record of why the weighers preferred its host"
     elif able:
-        yield f"it is on no host, though {able} of {len(others)} with GPUs could take it now:"
+        yield f"it is on no host, though {_counted(able, len(others))} with GPUs could take it now:"
         yield from _why_then(server)
         if together := _together(connection, server):
             could, _ = capacity.could_boot(answers)
@@ -90,6 +91,15 @@ def _why(connection: Any, server: Any, answers: Sequence[Answer]) -> Iterator[st
         yield "it is on no host, and none could take it now; the row hosts says why"
     else:
         yield "no host offers GPUs"
+
+
+def _counted(able: int, total: int, other: str = "") -> str:
+    """Return which hosts could take a server, as the subject of a sentence."""
+    if not able:
+        return f"no {other}host"
+    if able == total:
+        return f"the only {other}host" if total == 1 else f"all {total} {other}hosts"
+    return f"{able} of {total} {other}hosts"
 
 
 def _remote(connection: Any, server: Any, request: FlavorRequest) -> Iterator[str]:

@@ -10,7 +10,7 @@ import dataclasses
 import datetime
 import hashlib
 import pathlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from typing import Any
 
@@ -24,7 +24,7 @@ from nova_gpu.core.placement import inventory
 from nova_gpu.core.printable import MOST_OF_A_LINE, printable
 from nova_gpu.core.scheduling import capacity
 from nova_gpu.core.scheduling.capacity import Answer
-from osc_gpu import base_command, flavors, group_list, hosts, query, rest, usage
+from osc_gpu import base_command, flavors, group_list, hosts, projects, query, rest, usage
 from osc_gpu.group_list import Provider
 from osc_gpu.resource_request import Size
 from osc_gpu.usage import UsageRecord
@@ -90,9 +90,12 @@ class Capacity:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FleetReport:
+    """What the page shows. ``projects``: their names by ID, as far as Keystone lists them."""
+
     groups: tuple[Provider, ...]
     held: tuple[UsageRecord, ...]
     capacities: tuple[Capacity, ...]
+    projects: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def read(connection: Any) -> FleetReport:
@@ -102,6 +105,7 @@ def read(connection: Any) -> FleetReport:
         tuple(group_list.read(snapshot)),
         tuple(usage.held(snapshot)),
         tuple(sorted(_capacities(snapshot), key=lambda row: row.flavor)),
+        projects.names(connection),
     )
 
 
@@ -130,8 +134,8 @@ def render(fleet: FleetReport, title: str, read_at: datetime.datetime) -> str:
     style = resources.files(__package__).joinpath("report.css").read_text(encoding="utf-8")
     sections = (
         ("groups", "GPUs by host", [_key(), _table(_GROUP, map(_group, fleet.groups))]),
-        ("projects", "Projects", [_table(_PROJECT, _projects(fleet.held))]),
-        ("instances", "Instances", [_table(_HELD, map(_held, fleet.held))]),
+        ("projects", "Projects", [_table(_PROJECT, _projects(fleet))]),
+        ("instances", "Instances", [_table(_HELD, (_held(use, fleet) for use in fleet.held))]),
         ("capacity", "What could boot now", [_table(_CAPACITY, map(_could, fleet.capacities))]),
     )
     page = E.html(
@@ -262,27 +266,22 @@ def _key() -> Any:
     return E.p({"class": "key"}, *(E.span(text, {"class": name}) for name, text in texts.items()))
 
 
-def _projects(held: Iterable[UsageRecord]) -> Iterator[Sequence[Any]]:
-    """Yield a row for each project, those with the most GPUs and vGPUs first."""
-    by_project: dict[str, list[UsageRecord]] = {}
-    for use in held:
-        by_project.setdefault(use.project, []).append(use)
-    rows = [
-        (
-            *(project, len({use.server for use in had})),
-            *(sum(use.gpus for use in had), sum(use.vgpus for use in had)),
-        )
-        for project, had in by_project.items()
-    ]
-    yield from sorted(rows, key=lambda row: -row[2] - row[3])
+def _projects(fleet: FleetReport) -> Iterator[Sequence[Any]]:
+    for project, *amounts in usage.by_project(fleet.held):
+        yield [_project(project, fleet), *amounts]
 
 
-def _held(use: UsageRecord) -> Sequence[Any]:
+def _project(uuid: str, fleet: FleetReport) -> list[Any]:
+    name = fleet.projects.get(uuid)
+    return [_text(name), E.small(_text(uuid))] if name else [_text(uuid)]
+
+
+def _held(use: UsageRecord, fleet: FleetReport) -> Sequence[Any]:
     who = [_text(use.name or use.server)]
     if use.name:
         who.append(E.small(_text(use.server)))
     where = (use.provider.host, _kind(use.provider))
-    return (who, use.project, *where, use.gpus, use.vgpus, use.remark)
+    return (who, _project(use.project, fleet), *where, use.gpus, use.vgpus, use.remark)
 
 
 def _could(possible: Capacity) -> Sequence[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from openstack import exceptions as sdk_exc
@@ -17,6 +17,8 @@ from osc_gpu.group_list import Provider
 _ALL = ("Server", "Name", "Project", "Host", "Product", "Architecture", "GPUs", "vGPUs", "Remark")
 _OWN = ("Server", "Name", "Status", "GPUs", "vGPUs", "Asked For")
 _LIMITS = ("Resource Class", "In Use", "Limit")
+# How many projects are named with their sums
+_SHOWN = 10
 _MOVE = "kept until its move is confirmed or reverted"
 _UNKNOWN = "unknown to Nova; nova-gpu verify on the host says more"
 
@@ -78,7 +80,9 @@ class ShowUsage(base_command.Lister):
         self.say(
             f"GPUs in use: {gpus}; vGPUs: {vgpus}; projects: {len({use.project for use in uses})}."
         )
-        known = projects.names(connection)
+        known, sums = projects.names(connection), by_project(uses)
+        if len(sums) > 1:
+            self.say(f"By project: {_in_words(sums, known)}.")
         return _ALL, [_row(use, projects.cell(use.project, known)) for use in uses]
 
     def _own(self, connection: Any) -> list[tuple[Any, ...]]:
@@ -119,6 +123,29 @@ def _limits(connection: Any) -> Iterator[tuple[str, int, str]]:
 def _row(use: UsageRecord, project: Any) -> tuple[Any, ...]:
     where = (use.provider.host, use.provider.product, use.provider.architecture)
     return use.server, use.name, project, *where, use.gpus, use.vgpus, use.remark
+
+
+def by_project(uses: Iterable[UsageRecord]) -> list[tuple[str, int, int, int]]:
+    """Return each project with its instances, GPUs and vGPUs, those with the most of both first."""
+    of_projects: dict[str, list[UsageRecord]] = {}
+    for use in uses:
+        of_projects.setdefault(use.project, []).append(use)
+    rows = [
+        (
+            *(project, len({use.server for use in had})),
+            *(sum(use.gpus for use in had), sum(use.vgpus for use in had)),
+        )
+        for project, had in of_projects.items()
+    ]
+    return sorted(rows, key=lambda row: -row[2] - row[3])
+
+
+def _in_words(sums: Sequence[tuple[str, int, int, int]], known: Mapping[str, str]) -> str:
+    texts = [
+        f"{known.get(project) or project} {gpus}" + (f" and {vgpus} vGPUs" if vgpus else "")
+        for project, _, gpus, vgpus in sums[:_SHOWN]
+    ]
+    return ", ".join(texts) + (f", and {len(sums) - _SHOWN} more" if len(sums) > _SHOWN else "")
 
 
 def held(connection: rest.CachedConnection) -> list[UsageRecord]:

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PACKAGES = ("nova_gpu", "osc_gpu", "extensions/*/*_gpu_*", "lab", "tools")
+# Of these the names alone are checked
+TESTS = ("benchmarks", "extensions/*/tests", "tests")
 PAGES = ("*.rst", "lab/*.rst", "doc/source/**/*.rst", "doc/source/**/*.txt")
 # Participles, which name what was done to a thing instead of the thing
 NAMES = {"asked", "each", "found", "given", "kept", "looked", "offered", "said", "told"}
@@ -61,14 +63,14 @@ def phrases(text: str) -> Iterator[str]:
 
 def problems() -> Iterator[str]:
     """Yield a message for each name and phrase in this repository that is not plain English."""
-    for package in PACKAGES:
+    for package in (*PACKAGES, *TESTS):
         for path in sorted(ROOT.glob(f"{package}/**/*.py")):
             if path == pathlib.Path(__file__):
                 continue
             tree = ast.parse(path.read_text())
             place = path.relative_to(ROOT)
             yield from (f"{place}:{line}: {problem}" for line, problem in names(tree))
-            for node in ast.walk(tree):
+            for node in ast.walk(tree) if package in PACKAGES else ():
                 if isinstance(node, ast.Constant) and isinstance(node.value, str):
                     yield from (f"{place}:{node.lineno}: {text}" for text in phrases(node.value))
     for path in sorted(path for pattern in PAGES for path in ROOT.glob(pattern)):

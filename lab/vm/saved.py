@@ -41,8 +41,7 @@ def build(state: pathlib.Path, made: vm.VM, module: str) -> vm.VM:
 
     # One of a pair has a device more, and one with two processors a further one.
     variant = "joined" if made.line else "saved" if made.processors == 1 else "numa"
-    variant += "-confined" if made.confined else ""
-    kind = f"{debian.codename()}-{variant}"
+    kind = f"{debian.codename()}{'-confined' * made.confined}-{variant}"
     folder = build_cache.made(state, kind, key, make)
     build_cache.prune(state, {folder})
     return dataclasses.replace(made, saved=folder)

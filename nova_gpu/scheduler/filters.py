@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import operator
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -69,7 +70,7 @@ class GPUFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):  # type: 
     ) -> Iterator[HostState]:
         """Return an iterator of the hosts that pass.
 
-        For a request for devices they are :func:`in_its_own_order`.
+        For a request for devices they are :func:`in_order`.
 
         :raises NoValidHost: if GPUs are free only on boards that give exact sets, and not as a set
             of the requested size; otherwise the claims would fail on one host after another,
@@ -85,7 +86,7 @@ class GPUFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):  # type: 
             if not able:
                 _tell_that_gpus_need_it(spec_obj, request.flavor, there)
             return iter(able)
-        hosts = in_its_own_order(passing, spec_obj)
+        hosts = in_order(passing, spec_obj)
         if hosts and not utils.request_is_rebuild(spec_obj) and (whole := request.flavor.whole):
             hosts = _near_their_cells(spec_obj, whole, hosts)
             _require_suitable(spec_obj, whole, hosts)
@@ -242,18 +243,20 @@ def _stranded(host_state: HostState, spec: objects.RequestSpec, report: Report) 
     )
 
 
-def in_its_own_order(hosts: Iterable[HostState], spec: objects.RequestSpec) -> list[HostState]:
-    """Return *hosts* in a random order that is always the same for one instance.
+def in_order(hosts: Iterable[HostState], spec: objects.RequestSpec) -> list[HostState]:
+    """Return *hosts* in the order of their UUIDs, which is the same in each scheduler process.
 
-    Nova takes the first host among those with the best weight. In Nova's order concurrent requests
-    would all take the same host, and all but one would lose their claims in Placement.
+    Nova takes the first host among those with the best weight, so several processes break up the
+    same host. A multi-create request begins with any of the hosts, because it fills them.
 
     For a further instance of a multi-create request, *hosts* are in the order in which Nova tried
     them for the previous instance. Placement has refused the hosts before the one that the previous
     instance got, so these go to the end, and the rest keeps its order.
     """
+    if not multi_create.has(spec):
+        return sorted(hosts, key=operator.attrgetter("uuid"))
     passing = list(hosts)
-    if multi_create.has(spec) and (last := multi_create.last_host(passing)) is not None:
+    if (last := multi_create.last_host(passing)) is not None:
         at = passing.index(last)
         multi_create.note_refused(passing[:at])
         return passing[at:] + passing[:at]

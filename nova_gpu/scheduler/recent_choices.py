@@ -12,6 +12,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import time
+import uuid
 import weakref
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -65,7 +66,13 @@ class Taken:
         self._now = time.monotonic()
         lately = choices.lately(self._now)
         self._in_burst = any(self._now - choice.made_at < _BURST_S for choice in lately[-1:])
-        self._is_for_several = spec is not None and multi_create.has(spec)
+        if not self._in_burst:
+            choices.begin_burst()
+        self._is_apart = choices.has_met_another
+        # A request for several goes by the order of the filter, which is its own.
+        self._own_order = 0
+        if spec is not None and "instance_uuid" in spec and not multi_create.has(spec):
+            self._own_order = uuid.UUID(spec.instance_uuid).fields[0]
         self._by_host: dict[str, list[Choice]] = {}
         for choice in lately:
             if choice.request.resource_class == resource_class and not choice.is_of(spec):
@@ -107,30 +114,30 @@ class Taken:
             return changed and self._in_burst
         own = self._by_host[host.uuid][-1]
         fewer = isinstance(own.request, GPURequest) and free(own.request, report) < own.left
+        if own.anothers or fewer:
+            self._choices.has_met_another = True
         return own.anothers or fewer
 
-    def turn(
-        self, host: HostState, unreported: int, place: int, *, breaks_up: bool
-    ) -> tuple[int, int, int]:
-        """Return the rank of *host* among otherwise equal hosts; lower is better.
+    def turn(self, unreported: int, place: int, *, breaks_up: bool) -> tuple[int, int]:
+        """Return the rank of a host among otherwise equal hosts; lower is better.
 
         Outside of a burst of requests all ranks are equal, so that Nova's other weighers decide. In
-        a burst these would send the requests of all processes to the same few hosts. So the host
-        with the smallest unreported amount comes first, then the host that the filter passed first,
-        which differs from instance to instance.
+        a burst these would go by each claim. So the host with the smallest unreported amount comes
+        first.
 
-        Hosts that would be broken up are first ordered by thirds, the same ones in each process, so
-        that several processes together break up fewer. A request for several instances fills the
-        hosts that it breaks up, and may begin with any.
+        Then hosts come in the order in which the filter passed them, which is the same in all
+        processes: together they break up few hosts, and an instance that loses its claim goes to
+        the next host of all. Once a process has met another one on a host, and for instances that
+        break up no host, each instance has an order of its own, which costs fewer claims.
 
         :param unreported: the number of devices that recent choices took on the host
         :param place: the index of the host in the order in which the filter passed the hosts
         :param breaks_up: whether the instance would leave some of the host's free devices
         """
         if not self._in_burst:
-            return 0, 0, 0
-        third = int(host.uuid[0], 16) * 3 // 16 if breaks_up and not self._is_for_several else 0
-        return unreported, third, place
+            return 0, 0
+        in_order = breaks_up and not self._is_apart
+        return unreported, place if in_order else place ^ self._own_order
 
 
 def free(request: Request, report: Report) -> int:
@@ -144,9 +151,15 @@ class Choices:
     """The choices of hosts in the last 90 seconds; any thread may add and read them any time."""
 
     def __init__(self) -> None:
+        self._made: collections.deque[Choice] = collections.deque(maxlen=_MOST)
+        self.begin_burst()
+
+    def begin_burst(self) -> None:
+        """Forget what was seen of hosts before this burst of requests."""
         # By the host's UUID: the report that was seen last, and since when
         self._seen: dict[str, tuple[Report, float]] = {}
-        self._made: collections.deque[Choice] = collections.deque(maxlen=_MOST)
+        # Whether another process has sent instances to a host that this one chose
+        self.has_met_another = False
 
     def add(
         self,

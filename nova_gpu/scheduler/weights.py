@@ -43,8 +43,6 @@ _NO_FREE_GPU = 0.5
 _OTHERS = 20.0
 # The smallest step between two ranks, times the default multiplier of 1000
 _LEAST_STEP = _OTHERS / 1000
-# So few free devices may be gone before this process claims one, where another one claims some too
-_FEW = 3
 # The soft policies of server groups: whether more members on a host make it better or worse.
 _SOFT_POLICIES = {"soft-affinity": -1, "soft-anti-affinity": 1}
 
@@ -165,7 +163,6 @@ def with_gpus(
                 rank.rank(request, now, distribution),
             )
         _, now, reported, assumed = known[key]
-        free = recent_choices.free(request, now)
         # The number of instances distinguishes equal hosts until their next report.
         # Spread requests meet on no host. And Nova calls no weigher for a single host, so that this
         # process's own choice of it may seem another's.
@@ -176,13 +173,11 @@ def with_gpus(
                 policy[place] if policy else 0,
                 distance(host, report, taken.unreported(host, report)) if distance else 0,
                 anothers,
-                # The last devices of such a host are most likely taken already.
-                *((*rank.near_only(request, assumed), free < _FEW) if anothers else assumed[1:]),
+                *(rank.near_only(request, assumed) if anothers else assumed[1:]),
                 *taken.turn(
-                    host,
                     sum(other.count for other in since),
                     place,
-                    breaks_up=not spread and free > request.count,
+                    breaks_up=not spread and recent_choices.free(request, now) > request.count,
                 ),
                 host.num_instances if spread else 0,
             )

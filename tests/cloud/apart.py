@@ -147,9 +147,9 @@ class Apart(base.Cloud):
             section = CONF if group == "DEFAULT" else CONF[group]
             for name in names:
                 value = section[name]
-                for each in value if isinstance(value, list) else [value]:
-                    if each is not None:
-                        yield f"{name} = {each}"
+                for element in value if isinstance(value, list) else [value]:
+                    if element is not None:
+                        yield f"{name} = {element}"
         yield "[DEFAULT]"
         yield f"host = {host}"
         # What its periodic tasks do is done when a test says so.

@@ -138,26 +138,26 @@ class Cloud(integrated_helpers._IntegratedTestBase):  # type: ignore[misc]
 
     def servers(self, *, detail: bool = False) -> list[dict[str, Any]]:
         """The ids and names of all instances, whosever they are."""
-        found: list[dict[str, Any]] = self.api.get_servers(
+        servers: list[dict[str, Any]] = self.api.get_servers(
             detail=detail, search_opts={"all_tenants": 1}
         )
-        return found
+        return servers
 
     def _wait_for_server_parameter(
         self, server: dict[str, Any], expected_params: dict[str, Any], *args: Any, **kwargs: Any
     ) -> dict[str, Any]:
         """What all of Nova's own helpers wait with, for five seconds at most."""
-        found: dict[str, Any] = {}
+        answer: dict[str, Any] = {}
 
         def reached() -> bool:
-            found.update(self.api.get_server(server["id"]))
-            if found["status"] == "ERROR" != expected_params.get("status"):
-                self.fail(f"{server['id']} is in ERROR: {found.get('fault')}")
-            faulty = expected_params.get("status") != "ERROR" or "fault" in found
-            return faulty and all(found[key] == expected_params[key] for key in expected_params)
+            answer.update(self.api.get_server(server["id"]))
+            if answer["status"] == "ERROR" != expected_params.get("status"):
+                self.fail(f"{server['id']} is in ERROR: {answer.get('fault')}")
+            faulty = expected_params.get("status") != "ERROR" or "fault" in answer
+            return faulty and all(answer[key] == expected_params[key] for key in expected_params)
 
         self.wait_for(str(expected_params), reached)
-        return found
+        return answer
 
     def reboot(self, server: dict[str, Any], kind: str) -> None:
         """*kind* is ``SOFT`` or ``HARD``."""
@@ -187,11 +187,13 @@ class Cloud(integrated_helpers._IntegratedTestBase):  # type: ignore[misc]
     # Placement
 
     def has_gpu_provider(self) -> bool:
-        return any("_gpu_" in each["name"] for each in self._get_all_providers())
+        return any("_gpu_" in provider["name"] for provider in self._get_all_providers())
 
     def gpu_provider(self, ending: str) -> str:
         """The uuid of that one. :raises StopIteration: where the host has none"""
-        named = (each for each in self._get_all_providers() if each["name"].endswith(ending))
+        named = (
+            provider for provider in self._get_all_providers() if provider["name"].endswith(ending)
+        )
         return str(next(named)["uuid"])
 
     def used(self, provider: str) -> int:
@@ -199,7 +201,7 @@ class Cloud(integrated_helpers._IntegratedTestBase):  # type: ignore[misc]
 
     def allocated(self, server: dict[str, Any]) -> int:
         allocations = self._get_allocations_by_server_uuid(server["id"])
-        return sum(each["resources"].get("PGPU", 0) for each in allocations.values())
+        return sum(allocation["resources"].get("PGPU", 0) for allocation in allocations.values())
 
     # The end
 
@@ -209,14 +211,14 @@ class Cloud(integrated_helpers._IntegratedTestBase):  # type: ignore[misc]
         """Real guests on a busy machine take their time; what holds is seen soon all the same."""
         timeout_s = timeout_s or self.PATIENCE_S
         deadline = time.monotonic() + timeout_s
-        asked = time.monotonic()
+        start = time.monotonic()
         while not holds():
             now = time.monotonic()
             if now >= deadline:
                 self.fail(f"not within {timeout_s} s: {what}{self.state_of_services()}")
             # Who asks must not take the processor from what is waited for.
-            time.sleep(max(self.POLL_S, 2 * (now - asked)))
-            asked = time.monotonic()
+            time.sleep(max(self.POLL_S, 2 * (now - start)))
+            start = time.monotonic()
 
     def state_of_services(self) -> str:
         """Return what may explain that nothing happens, each line behind a line feed."""
@@ -238,14 +240,16 @@ class Cloud(integrated_helpers._IntegratedTestBase):  # type: ignore[misc]
         return oracle.differences(None, oracle.read(self))
 
     def _has_tasks(self) -> bool:
-        return any(each["OS-EXT-STS:task_state"] for each in self.servers(detail=True))
+        return any(server["OS-EXT-STS:task_state"] for server in self.servers(detail=True))
 
     def expect_agreement(self, leaves: Mapping[str, str] | None = None) -> None:
         """Expect no difference but those of the kinds that a test names, by default this one."""
         self.assertEqual([], self._unexpected(self.leaves if leaves is None else leaves))
 
     def _unexpected(self, leaves: Mapping[str, str]) -> list[str]:
-        return sorted(str(each) for each in self.differences() if each.kind not in leaves)
+        return sorted(
+            str(difference) for difference in self.differences() if difference.kind not in leaves
+        )
 
     def expect_nothing(self, leaves: Mapping[str, str] | None = None) -> None:
         """Expect the same of a cloud without instances, in which cards may still be cleaned."""
@@ -274,5 +278,5 @@ class Cloud(integrated_helpers._IntegratedTestBase):  # type: ignore[misc]
 def _api_paste() -> pathlib.Path:
     """Where Nova's wheel installed it; the test base looks for it below ``state_path``."""
     files = importlib.metadata.files("nova") or ()
-    (found,) = (each for each in files if str(each).endswith("etc/nova/api-paste.ini"))
-    return pathlib.Path(str(found.locate()))
+    (file,) = (file for file in files if str(file).endswith("etc/nova/api-paste.ini"))
+    return pathlib.Path(str(file.locate()))

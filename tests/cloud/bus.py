@@ -34,7 +34,7 @@ class Exchange:
         self._listeners: list[Any] = []
         self._link: wire.Link | None = None
         # What services were given last: when, what, and how long ago they answered, if they did
-        self._given: collections.deque[list[Any]] = collections.deque(maxlen=_GIVEN)
+        self._deliveries: collections.deque[list[Any]] = collections.deque(maxlen=_GIVEN)
 
     def attach(self, link: wire.Link) -> None:
         self._link = link
@@ -48,7 +48,7 @@ class Exchange:
     def given(self) -> list[str]:
         """Return what services were given last, and what of it they have not answered."""
         now, lines = time.monotonic(), []
-        for at, method, answered in list(self._given):
+        for at, method, answered in list(self._deliveries):
             end = f"answered {now - answered:.1f} s ago" if answered else "not answered"
             lines.append(f"{method}, given {now - at:.1f} s ago: {end}")
         return lines
@@ -85,13 +85,13 @@ class Exchange:
 
     def _deliver(self, link: wire.Link, topic: str, message: Any) -> None:
         ctxt = {key: value for key, value in message.ctxt.items() if key not in _UNCARRIED}
-        given = [time.monotonic(), message.message.get("method"), None]
-        self._given.append(given)
+        delivery = [time.monotonic(), message.message.get("method"), None]
+        self._deliveries.append(delivery)
         try:
             answer, failure = link.ask("deliver", topic, ctxt, message.message)
         except wire.Gone:
             return
-        given[-1] = time.monotonic()
+        delivery[-1] = time.monotonic()
         if failure is None:
             message.reply(answer)
         else:

@@ -63,9 +63,9 @@ def dump(cloud: Any, hosts: Iterable[tuple[str, str]]) -> Dump:
     :param hosts: what its hosts keep, pairs of a place and a value
     """
     databases = (_of_database(name, engine) for name, engine in _engines(cloud))
-    found = dict(itertools.chain(*databases, hosts))
-    names = _names(found)
-    return {_named(place, names): _named(value, names) for place, value in found.items()}
+    values_by_place = dict(itertools.chain(*databases, hosts))
+    names = _names(values_by_place)
+    return {_named(place, names): _named(value, names) for place, value in values_by_place.items()}
 
 
 def differences(before: Dump, after: Dump, expected: Iterable[str] = ()) -> list[str]:
@@ -138,10 +138,10 @@ def _flat(place: str, value: Any) -> Iterator[tuple[str, str]]:
         yield place, repr(value)
 
 
-def _names(found: Dump) -> Mapping[str, str]:
+def _names(contents: Dump) -> Mapping[str, str]:
     """Return a name for each uuid that is made anew: of a provider, or of a PCI request."""
     names: dict[str, str] = {}
-    for place, value in found.items():
+    for place, value in contents.items():
         if match := re.fullmatch(r"placement\.resource_providers\[(.*)\]\.uuid", place):
             names[value.strip("'")] = f"<provider {match[1]}>"
         elif match := re.fullmatch(

@@ -56,7 +56,7 @@ class RunTest(testtools.RunTest):
             super()._run_core()
             return
         for name, texts in _prepared(self.case).run(self.case._testMethodName):
-            details = {each: content.text_content(text) for each, text in texts.items()}
+            details = {name: content.text_content(text) for name, text in texts.items()}
             getattr(self.result, name)(self.case, details=details)
 
 
@@ -65,7 +65,7 @@ class _AfterSetUp(testtools.RunTest):
 
     def _run_core(self) -> None:
         steps = [self.case._run_test_method, self.case._run_teardown]
-        passed = [self._run_user(each, self.result) is not self.exception_caught for each in steps]
+        passed = [self._run_user(step, self.result) is not self.exception_caught for step in steps]
         passed.append(self._run_cleanups(self.result) is not self.exception_caught)
         if all(passed):
             self.result.addSuccess(self.case, details={})
@@ -81,15 +81,15 @@ class _Verdicts:
     """A result that keeps how a test ended, to be said elsewhere."""
 
     def __init__(self) -> None:
-        self.found: list[_Verdict] = []
+        self.verdicts: list[_Verdict] = []
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("add"):
             raise AttributeError(name)
 
         def add(test: Any, *args: Any, details: Mapping[str, content.Content]) -> None:
-            texts = {each: "".join(value.iter_text()) for each, value in details.items()}
-            self.found.append((name, texts))
+            texts = {name: "".join(value.iter_text()) for name, value in details.items()}
+            self.verdicts.append((name, texts))
 
         return add
 
@@ -103,7 +103,7 @@ class _Verdicts:
 def _verdicts(case: Any, runner: type[testtools.RunTest]) -> Sequence[_Verdict]:
     result = _Verdicts()
     runner(case, case.exception_handlers).run(result)  # type: ignore[arg-type]
-    return result.found
+    return result.verdicts
 
 
 class _Prepared:
@@ -128,11 +128,11 @@ class _Prepared:
     def run(self, method: str) -> Sequence[_Verdict]:
         try:
             self._ours.send(method)
-            found: Sequence[_Verdict] = self._ours.recv()
+            verdicts: Sequence[_Verdict] = self._ours.recv()
         except (EOFError, OSError) as error:
             text = f"the process of {self.of.__qualname__} ended in {method}: {error!r}"
             return [("addError", {"traceback": text})]
-        return found
+        return verdicts
 
     def end(self) -> None:
         self._ours.close()
@@ -182,11 +182,11 @@ def warm(case: Any) -> Sequence[threading.Thread]:
 
 
 def _serve(case: Any, folder: pathlib.Path, stream: connection.Connection[Any, Any]) -> None:
-    own, kept = folder / "now", folder / "kept"
+    own, backup = folder / "now", folder / "kept"
     own.mkdir()
     os.environ["TMPDIR"] = tempfile.tempdir = str(own)
     case._testMethodName = stream.recv()
-    failed = [each for each in _verdicts(case, _SetUp) if each[0] != "addSuccess"]
+    failed = [verdict for verdict in _verdicts(case, _SetUp) if verdict[0] != "addSuccess"]
     signal.alarm(0)  # of oslotest's fixture; a fork begins without one
     idle: Sequence[threading.Thread] = ()
     if not failed:
@@ -196,13 +196,13 @@ def _serve(case: Any, folder: pathlib.Path, stream: connection.Connection[Any, A
             idle = quiet()
         except NotIdle:
             failed = [("addError", {"traceback": traceback.format_exc()})]
-    copy(own, kept)
+    copy(own, backup)
     with contextlib.suppress(EOFError):
         while True:
             stream.send(failed or _fork(case, idle))
             case._testMethodName = stream.recv()
             shutil.rmtree(own)
-            copy(kept, own)
+            copy(backup, own)
 
 
 def _fork(case: Any, idle: Iterable[threading.Thread]) -> Sequence[_Verdict]:
@@ -219,14 +219,14 @@ def _fork(case: Any, idle: Iterable[threading.Thread]) -> Sequence[_Verdict]:
     pid = process.fork(run)
     theirs.close()
     try:
-        found: Sequence[_Verdict] = ours.recv()
+        verdicts: Sequence[_Verdict] = ours.recv()
     except EOFError:
-        found = []
+        verdicts = []
     _, status = os.waitpid(pid, 0)
-    if not found:
+    if not verdicts:
         text = f"its process ended with {os.waitstatus_to_exitcode(status)}"
         return [("addError", {"traceback": text})]
-    return found
+    return verdicts
 
 
 def copy(source: pathlib.Path, target: pathlib.Path) -> None:
@@ -241,8 +241,8 @@ def quiet() -> Sequence[threading.Thread]:
     :raises NotIdle: where one goes on for long
     """
     economy.hold_up_listeners(True)
-    for each in list(threads.owners):
-        each.stop_thread()
+    for worker in list(threads.owners):
+        worker.stop_thread()
     deadline = time.monotonic() + _IDLE_S
     quiet = 0
     while quiet < 2:  # twice: a thread may just have been given something
@@ -252,13 +252,13 @@ def quiet() -> Sequence[threading.Thread]:
             raise NotIdle(f"still at work after {_IDLE_S:.0f} s: {', '.join(busy)}")
         time.sleep(_POLL_S)
     economy.close_databases()
-    return [each for each in threading.enumerate() if each is not threading.current_thread()]
+    return [thread for thread in threading.enumerate() if thread is not threading.current_thread()]
 
 
 def start_anew(idle: Iterable[threading.Thread]) -> None:
     """Gives each that had one of *idle*, before this process was forked, a thread again."""
-    for each in list(threads.owners):
-        each.start_thread()
+    for worker in list(threads.owners):
+        worker.start_thread()
     for thread in idle:
         owner = threads.owner(thread)
         if isinstance(thread, _thread.ThreadWorker):

@@ -30,8 +30,8 @@ class Snapshots:
         return getattr(self, f"_{method}")(image_id, *arguments)
 
     def _show(self, image_id: str) -> dict[str, Any]:
-        found: dict[str, Any] = self._images.show(None, image_id)
-        return found
+        image: dict[str, Any] = self._images.show(None, image_id)
+        return image
 
     def _update(self, image_id: str, metadata: dict[str, Any], content: bytes | None) -> Any:
         data = None if content is None else io.BytesIO(content)
@@ -54,10 +54,10 @@ class Images(glance.GlanceFixture):  # type: ignore[misc]
     link: wire.Link
 
     def show(self, context: Any, image_id: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        found: dict[str, Any] = (
+        image: dict[str, Any] = (
             super().show(context, image_id) if image_id in self.images else self._ask(image_id)
         )
-        return found
+        return image
 
     def update(
         self,

@@ -33,13 +33,13 @@ def remove_empty_groups(left: Iterable[str]) -> Iterator[str]:
     libvirtd 9.0 forgets one now and then on a busy machine. Nothing can be reached by it, and
     nova-compute has no hand in it: the groups are libvirt's alone.
     """
-    for each in sorted(left):
-        kind, _, path = each.partition(" ")
+    for leftover in sorted(left):
+        kind, _, path = leftover.partition(" ")
         group = pathlib.Path(path)
         if kind == "cgroup" and not any(f.read_text() for f in group.rglob("cgroup.procs")):
             for folder in sorted((f.parent for f in group.rglob("cgroup.procs")), reverse=True):
                 folder.rmdir()
-            yield each
+            yield leftover
 
 
 def nodes(dev: pathlib.Path = pathlib.Path("/dev")) -> Iterator[str]:

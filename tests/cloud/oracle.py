@@ -59,8 +59,8 @@ def differences(before: Cloud | None, now: Cloud) -> list[Difference]:
         all that the hosts then have and did not have *before* is a difference, too.
     """
     view = _View(now)
-    found = itertools.chain.from_iterable(judge(view) for judge in _JUDGES)
-    return [*found, *_left(before, view)]
+    differences = itertools.chain.from_iterable(judge(view) for judge in _JUDGES)
+    return [*differences, *_left(before, view)]
 
 
 class _View:
@@ -70,22 +70,24 @@ class _View:
         self.cloud = cloud
         self.hosts = {host.provider: host for host in cloud.hosts.values()}
         self.moves = {
-            each.uuid: each for each in cloud.migrations.values() if each.status not in _ENDED
+            migration.uuid: migration
+            for migration in cloud.migrations.values()
+            if migration.status not in _ENDED
         }
         self.resizes = {
-            each.instance: each
-            for each in self.moves.values()
-            if each.instance in cloud.instances
-            and cloud.instances[each.instance].vm_state == "resized"
+            move.instance: move
+            for move in self.moves.values()
+            if move.instance in cloud.instances
+            and cloud.instances[move.instance].vm_state == "resized"
         }
         # An instance whose resize failed Nova leaves at the destination with what it claimed there,
         # and forgets what it had at the source.
         self.failed = {
-            (each.instance, each.dest)
-            for each in cloud.migrations.values()
-            if each.status == "error"
-            and each.instance in cloud.instances
-            and cloud.instances[each.instance].vm_state == "error"
+            (migration.instance, migration.dest)
+            for migration in cloud.migrations.values()
+            if migration.status == "error"
+            and migration.instance in cloud.instances
+            and cloud.instances[migration.instance].vm_state == "error"
         }
         # By consumer and provider
         self.counted: dict[str, dict[str, Mapping[str, int]]] = collections.defaultdict(dict)
@@ -94,8 +96,8 @@ class _View:
                 self.counted[consumer][provider.uuid] = amounts
 
     def host_of(self, provider: str) -> Host | None:
-        found = self.cloud.providers.get(provider)
-        return self.hosts.get(found.root) if found else None
+        record = self.cloud.providers.get(provider)
+        return self.hosts.get(record.root) if record else None
 
     def is_busy(self, instance: Instance) -> bool:
         """Whether something is going on with it, or its host is down"""
@@ -115,7 +117,7 @@ class _View:
         """
         yield instance.uuid
         moves = self.cloud.migrations if self.is_busy(instance) else self.moves
-        yield from (each.uuid for each in moves.values() if each.instance == instance.uuid)
+        yield from (move.uuid for move in moves.values() if move.instance == instance.uuid)
 
     def devices(self, instance: Instance) -> set[Device]:
         """What the instance has, at both ends of a resize. One that is on no host any more keeps
@@ -199,9 +201,9 @@ def _flavors(view: _View) -> Iterator[Difference]:
         if instance.vm_state not in _RUNNING or view.is_busy(instance):
             continue
         has = len({*instance.devices}) + _by_stock(view, instance)
-        if has != instance.asked:
+        if has != instance.device_count:
             text = f"it is {instance.vm_state} with {has} GPUs, and its flavor asks for"
-            yield Difference("flavor", instance.uuid, f"{text} {instance.asked}")
+            yield Difference("flavor", instance.uuid, f"{text} {instance.device_count}")
 
 
 def _shared(view: _View) -> Iterator[Difference]:
@@ -223,7 +225,9 @@ def _shared(view: _View) -> Iterator[Difference]:
 
 def _is_divided(host: Host, node: str) -> bool:
     """Whether the instances of a card's MIG instances share its node"""
-    return any("/" in each for found in host.published.values() for each in found)
+    return any(
+        "/" in identifier for identifiers in host.published.values() for identifier in identifiers
+    )
 
 
 def _domains(view: _View) -> Iterator[Difference]:
@@ -276,7 +280,7 @@ def _roots(view: _View, instance: Instance) -> set[str]:
 
 def _of_devices(view: _View, instance: Instance) -> Iterator[Difference]:
     expected = collections.Counter(
-        (each.provider, each.resource_class) for each in view.devices(instance)
+        (device.provider, device.resource_class) for device in view.devices(instance)
     )
     counted: collections.Counter[tuple[str, str]] = collections.Counter()
     for consumer in view.consumers(instance):
@@ -345,7 +349,7 @@ def _counted_or_had(view: _View, instance: Instance) -> Mapping[str, int]:
     is an administrator's and asks for no quota, in Nova as here: its source is nobody's charge,
     although Placement counts both ends until it is confirmed.
     """
-    migrations = {each.uuid for each in view.moves.values() if each.type == _MIGRATION}
+    migrations = {move.uuid for move in view.moves.values() if move.type == _MIGRATION}
     counted = total(
         amounts
         for consumer in view.consumers(instance)
@@ -369,7 +373,7 @@ def _cards(view: _View) -> Iterator[Difference]:
         named = {address for domain in host.domains.values() for address in domain.devices}
         for device in sorted(_free(host) & (named | set(_claimed_on(view, host)))):
             yield Difference("offered", host.name, f"{device} is in use, and would be given")
-        for card in sorted(host.cards - host.offered - named - host.reasons.keys()):
+        for card in sorted(host.cards - host.offers - named - host.reasons.keys()):
             yield Difference("lost", host.name, f"{card} is not offered, and nobody says why")
         for provider in view.cloud.providers.values():
             if view.host_of(provider.uuid) is host and provider.uuid in host.published:
@@ -396,15 +400,15 @@ def _of_provider(view: _View, host: Host, provider: Provider) -> Iterator[Differ
         if is_whole and inventory.total != len(published):
             text = f"Placement has {inventory.total} {name}, the tracker {_words(published)}"
             yield Difference("inventory", provider.name, text)
-        offered = inventory.total - inventory.reserved - used
+        capacity = inventory.total - inventory.reserved - used
         free = host.free[provider.uuid] | host.claimed & published
         # What is counted for an instance that has not got it yet is free for its claim alone.
-        left = max(offered, 0) + sum(_awaited(view, provider, name))
-        if offered > len(free) or (is_whole and len(free) > left):
-            text = f"Placement offers {offered} {name}, a claim would find {_words(free)}"
+        left = max(capacity, 0) + sum(_awaited(view, provider, name))
+        if capacity > len(free) or (is_whole and len(free) > left):
+            text = f"Placement offers {capacity} {name}, a claim would find {_words(free)}"
             yield Difference("hold", provider.name, text)
         if inventory.reserved and is_whole:
-            named = {each for domain in host.domains.values() for each in domain.devices}
+            named = {device for domain in host.domains.values() for device in domain.devices}
             known = published & (host.reasons.keys() | named) - {*_claimed_on(view, host)}
             known |= {*_uncounted(view, provider)}
             if inventory.reserved > len(known):
@@ -419,7 +423,7 @@ def _uncounted(view: _View, provider: Provider) -> Iterator[str]:
     """
     for instance in view.cloud.instances.values():
         if view.is_busy(instance) and not provider.allocations.keys() & {*view.consumers(instance)}:
-            own = (each for each in view.devices(instance) if each.provider == provider.uuid)
+            own = (device for device in view.devices(instance) if device.provider == provider.uuid)
             yield from (device.identifier for device in own)
 
 
@@ -437,12 +441,14 @@ def _awaited(view: _View, provider: Provider, name: str) -> Iterator[int]:
 def _trackers(view: _View) -> Iterator[Difference]:
     """The usage of a host is the sum of its instances and of what it keeps for itself."""
     for host in view.cloud.hosts.values():
-        here = [each for each in view.cloud.instances.values() if host.name in _places(view, each)]
+        here = [
+            guest for guest in view.cloud.instances.values() if host.name in _places(view, guest)
+        ]
         if host.size is None or any(map(view.is_busy, here)) or _is_moving(view, host):
             continue
         size = host.reserved
         cells: dict[int, Cell] = collections.defaultdict(Cell)
-        for own, parts in (each for instance in here for each in _taken(view, host, instance)):
+        for own, parts in (pair for instance in here for pair in _taken(view, host, instance)):
             size += own
             for number, cell in parts.items():
                 cells[number] += cell
@@ -459,9 +465,9 @@ def _trackers(view: _View) -> Iterator[Difference]:
 def _is_moving(view: _View, host: Host) -> bool:
     """Whether a move has not come to where an owner decides about it"""
     return any(
-        host.name in (each.source, each.dest)
-        for each in view.moves.values()
-        if each.instance not in view.resizes
+        host.name in (move.source, move.dest)
+        for move in view.moves.values()
+        if move.instance not in view.resizes
     )
 
 
@@ -502,8 +508,10 @@ def _bills(view: _View) -> Iterator[Difference]:
             yield from _claimed(bill, having or set())
             open_ones[bill.instance, bill.host] = (having or set()) | {*bill.addresses}
         elif having is not None:  # else it has them of stock Nova
-            keys = {each: (bill.instance, bill.host, each) for each in bill.addresses}
-            again = {each for each in keys if ended.get(keys[each], bill.starts) < bill.starts}
+            keys = {address: (bill.instance, bill.host, address) for address in bill.addresses}
+            again = {
+                address for address in keys if ended.get(keys[address], bill.starts) < bill.starts
+            }
             yield from _released(bill, having | again)
             ended |= dict.fromkeys(keys.values(), bill.starts)
             open_ones[bill.instance, bill.host] = having - {*bill.addresses}
@@ -604,16 +612,16 @@ def _all_of(cloud: Cloud, uuid: str) -> dict[str, object]:
         for provider in cloud.providers.values()
         if uuid in provider.allocations
     }
-    found: dict[str, object] = {
+    facts: dict[str, object] = {
         "being counted": bool(allocation),
         "domain": {name: domain.is_running for name, domain in domains.items()},
     }
     # GPUs apart: an allocation or a domain that is gone as a whole is gone without GPUs, too.
     if allocation:
-        found["allocation"] = allocation
-    found |= {f"devices on {name}": domain.devices for name, domain in domains.items()}
+        facts["allocation"] = allocation
+    facts |= {f"devices on {name}": domain.devices for name, domain in domains.items()}
     names = ("vm_state", "task_state", "power_state", "host", "size", "devices", "cells", "files")
-    return found | {name: getattr(instance, name, None) for name in names}
+    return facts | {name: getattr(instance, name, None) for name in names}
 
 
 def _is_up(host: Host | None) -> bool:
@@ -621,8 +629,8 @@ def _is_up(host: Host | None) -> bool:
 
 
 def _name(view: _View, provider: str) -> str:
-    found = view.cloud.providers.get(provider)
-    return found.name if found else provider
+    record = view.cloud.providers.get(provider)
+    return record.name if record else provider
 
 
 def _words(names: object) -> str:

@@ -85,7 +85,7 @@ def begin() -> TextIO:
 def discover(folder: str, patterns: Iterable[str]) -> unittest.TestSuite:
     """The tests below *folder*; *patterns* are as unittest reads its ``-k``."""
     loader = unittest.TestLoader()
-    loader.testNamePatterns = [_pattern(each) for each in patterns] or None
+    loader.testNamePatterns = [_pattern(pattern) for pattern in patterns] or None
     return loader.discover(folder, top_level_dir=".")
 
 

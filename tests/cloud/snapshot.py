@@ -121,7 +121,7 @@ class Host:
 
     ``provider``: the uuid of its compute node. ``is_up``: whether its nova-compute runs; else
     nothing of it is read but its domains. ``cards``: the GPUs in sysfs. ``published``: what Nova's
-    tracker has of the devices of each provider. ``offered``: the cards that these are, or are of.
+    tracker has of the devices of each provider. ``offers``: the cards that these are, or are of.
     ``free``: those devices that the tracker would give. ``claimed``: those that a claim keeps for
     a while which the tracker no longer has (``[gpu]claim_grace_period``).
     ``reasons``: why ``nova-gpu list`` says that a card is not offered, by its address. ``left``:
@@ -135,7 +135,7 @@ class Host:
     is_container: bool
     domains: Mapping[str, Domain]
     cards: frozenset[str] = frozenset()
-    offered: frozenset[str] = frozenset()
+    offers: frozenset[str] = frozenset()
     published: Mapping[str, frozenset[str]] = dataclasses.field(default_factory=dict)
     free: Mapping[str, frozenset[str]] = dataclasses.field(default_factory=dict)
     claimed: frozenset[str] = frozenset()
@@ -154,7 +154,7 @@ class Instance:
     """An instance as the database has it.
 
     ``devices``: ``instance.resources``. ``old`` and ``new``: those of the migration context, also
-    the sizes and cells. ``asked``: how many GPUs and vGPUs its flavor asks for. ``pci``: the
+    the sizes and cells. ``device_count``: how many GPUs and vGPUs its flavor asks for. ``pci``: the
     functions that it has by Nova's own passthrough. ``files``: those of its disks.
     ``is_launched``: whether it was built, once.
     """
@@ -167,7 +167,7 @@ class Instance:
     power_state: int | None
     size: Size
     parts: Amounts
-    asked: int
+    device_count: int
     devices: Devices = ()
     old: Devices = ()
     new: Devices = ()
@@ -256,13 +256,13 @@ class Heard(fixtures.Fixture):
         logger, handler = logging.getLogger("nova_gpu"), _Unprintable(self.unprintable)
         logger.addHandler(handler)
         self.addCleanup(logger.removeHandler, handler)
-        kept = _Kept(self._notifier.notifications)
-        kept.bills = self.bills
-        self._notifier.notifications = kept
+        notifications = _Kept(self._notifier.notifications)
+        notifications.bills = self.bills
+        self._notifier.notifications = notifications
         start = service.Service.start
 
         def started(own: service.Service) -> None:
-            kept.starts += 1
+            notifications.starts += 1
             start(own)
 
         self.useFixture(fixtures.MonkeyPatch("nova.service.Service.start", started))
@@ -288,13 +288,13 @@ class _Kept(list[Any]):
 
 
 class _Unprintable(logging.Handler):
-    def __init__(self, found: list[str]) -> None:
+    def __init__(self, texts: list[str]) -> None:
         super().__init__()
-        self._found = found
+        self._texts = texts
 
     def emit(self, record: logging.LogRecord) -> None:
         if not is_printable(text := record.getMessage()):
-            self._found.append(f"{record.name}: {text!r}")
+            self._texts.append(f"{record.name}: {text!r}")
 
 
 def is_printable(text: str) -> bool:
@@ -311,20 +311,22 @@ def read(cloud: Any) -> Cloud:
     """
     heard = cloud.heard
     context = nova_context.get_admin_context()
-    instances = {each.uuid: each for each in _instances(cloud, context)}
-    migrations = {each.uuid: each for each in _migrations(cloud, context)} if instances else {}
-    providers = {each.uuid: each for each in _providers(cloud.placement)}
-    projects = {each.project for each in instances.values()}
-    hosts = {each.name: each for each in cloud.read_hosts()}
+    instances = {instance.uuid: instance for instance in _instances(cloud, context)}
+    migrations = (
+        {instance.uuid: instance for instance in _migrations(cloud, context)} if instances else {}
+    )
+    providers = {provider.uuid: provider for provider in _providers(cloud.placement)}
+    projects = {instance.project for instance in instances.values()}
+    hosts = {host.name: host for host in cloud.read_hosts()}
     return Cloud(
         hosts=hosts,
         instances=instances,
         migrations=migrations,
         providers=providers,
-        usages={each: _usages(cloud.placement, each) for each in projects},
+        usages={project: _usages(cloud.placement, project) for project in projects},
         limits=_limits(getattr(cloud, "limits", None), projects),
-        bills=(*heard.bills, *(bill for each in hosts.values() for bill in each.bills)),
-        unprintable=(*heard.unprintable, *(t for each in hosts.values() for t in each.unprintable)),
+        bills=(*heard.bills, *(bill for host in hosts.values() for bill in host.bills)),
+        unprintable=(*heard.unprintable, *(t for host in hosts.values() for t in host.unprintable)),
     )
 
 
@@ -334,10 +336,10 @@ def read(cloud: Any) -> Cloud:
 def _instances(cloud: Any, context: nova_context.RequestContext) -> Iterator[Instance]:
     faults = getattr(getattr(cloud, "conductor", None), "faults", {})
     for of_cell in contexts(cloud, context):
-        found = objects.InstanceList.get_by_filters(
+        rows = objects.InstanceList.get_by_filters(
             of_cell, {"deleted": False, "soft_deleted": True}, expected_attrs=list(_ATTRIBUTES)
         )
-        for row in found:
+        for row in rows:
             yield instance_of(row, faults.get(row.uuid))
 
 
@@ -371,14 +373,14 @@ def instance_of(row: objects.Instance, fault: str | None = None) -> Instance:
         power_state=row.power_state,
         size=_size(flavor, is_by_volume),
         parts=_parts(flavor, is_by_volume),
-        asked=asked(flavor.extra_specs),
+        device_count=asked(flavor.extra_specs),
         devices=_devices(row.resources if row.obj_attr_is_set("resources") else None),
         old=_devices(context and context.old_resources),
         new=_devices(context and context.new_resources),
         old_size=_size(old, is_by_volume) if old else Size(),
         cells=_cells_of(row.numa_topology if row.obj_attr_is_set("numa_topology") else None),
         old_cells=_cells_of(context and context.old_numa_topology),
-        pci=frozenset(each.address for each in pci or ()),
+        pci=frozenset(device.address for device in pci or ()),
         fault=fault,
         files=_files(pathlib.Path(CONF.instances_path) / row.uuid),
         is_launched=row.launched_at is not None,
@@ -386,12 +388,12 @@ def instance_of(row: objects.Instance, fault: str | None = None) -> Instance:
 
 
 def _devices(resources: Any) -> Devices:
-    found = (
+    devices = (
         Device(item.provider_uuid, item.resource_class, item.identifier)
         for item in resources or ()
         if item.resource_class in _DEVICE_CLASSES
     )
-    return tuple(sorted(found))
+    return tuple(sorted(devices))
 
 
 def _size(flavor: objects.Flavor, is_by_volume: bool) -> Size:
@@ -405,11 +407,11 @@ def _parts(flavor: objects.Flavor, is_by_volume: bool) -> Amounts:
     """What Placement counts of it for the compute node, by its classes; PCPU is VCPU here."""
     size = _size(flavor, is_by_volume)
     disk = -int(-size.disk_gb // 1)
-    found = {"VCPU": size.vcpus, "MEMORY_MB": size.memory_mb, "DISK_GB": disk}
-    for name in found:
+    amounts = {"VCPU": size.vcpus, "MEMORY_MB": size.memory_mb, "DISK_GB": disk}
+    for name in amounts:
         if (value := flavor.extra_specs.get(f"resources:{name}")) is not None:
-            found[name] = int(value)
-    return {name: amount for name, amount in found.items() if amount}
+            amounts[name] = int(value)
+    return {name: amount for name, amount in amounts.items() if amount}
 
 
 def asked(extra_specs: Mapping[str, str]) -> int:
@@ -429,7 +431,7 @@ def asked(extra_specs: Mapping[str, str]) -> int:
 
 def _cells_of(topology: Any) -> Cells:
     """Of an instance or of a host"""
-    found: dict[int, Cell] = {}
+    cells: dict[int, Cell] = {}
     for cell in topology.cells if topology else ():
         if isinstance(cell, objects.NUMACell):
             pages_mb = sum(pages.used * pages.size_kb for pages in cell.mempages) // 1024
@@ -439,16 +441,16 @@ def _cells_of(topology: Any) -> Cells:
             pinned = frozenset((cell.cpu_pinning or {}).values())
             pages_mb = cell.memory if cell.pagesize else 0
             own = Cell(cell.memory, len(cell.cpuset), pinned, pages_mb)
-        found[cell.id] = found.get(cell.id, Cell()) + own
-    return {number: cell for number, cell in found.items() if cell != Cell()}
+        cells[cell.id] = cells.get(cell.id, Cell()) + own
+    return {number: cell for number, cell in cells.items() if cell != Cell()}
 
 
 def _files(folder: pathlib.Path) -> tuple[tuple[str, int], ...]:
     """The names and sizes of an instance's disks; what its guest logs is not among them."""
     if not folder.is_dir():
         return ()
-    found = (path for path in folder.rglob("*") if path.name != "console.log" and path.is_file())
-    return tuple(sorted((str(path.relative_to(folder)), path.stat().st_size) for path in found))
+    paths = (path for path in folder.rglob("*") if path.name != "console.log" and path.is_file())
+    return tuple(sorted((str(path.relative_to(folder)), path.stat().st_size) for path in paths))
 
 
 def _migrations(cloud: Any, context: nova_context.RequestContext) -> Iterator[Migration]:
@@ -491,16 +493,18 @@ def _providers(placement: Any) -> Iterator[Provider]:
             name=row["name"],
             root=row["root_provider_uuid"],
             inventories={
-                name: Inventory(each["total"], each["reserved"])
-                for name, each in inventories.items()
+                name: Inventory(inventory["total"], inventory["reserved"])
+                for name, inventory in inventories.items()
             },
-            allocations={consumer: each["resources"] for consumer, each in allocations.items()},
+            allocations={
+                consumer: allocation["resources"] for consumer, allocation in allocations.items()
+            },
         )
 
 
 def _usages(placement: Any, project: str) -> Amounts:
-    found = placement.get(f"/usages?project_id={project}", version="1.9").body["usages"]
-    return {name: amount for name, amount in found.items() if amount}
+    usages = placement.get(f"/usages?project_id={project}", version="1.9").body["usages"]
+    return {name: amount for name, amount in usages.items() if amount}
 
 
 # Hosts
@@ -509,28 +513,28 @@ def _usages(placement: Any, project: str) -> Amounts:
 def domains(connection: Any, system: System) -> Mapping[str, Domain]:
     """Return the domains of a connection of libvirt, by their uuids."""
     return {
-        each.UUIDString(): domain(
-            each.UUIDString(), each.name(), bool(each.isActive()), each.XMLDesc(0), system
+        guest.UUIDString(): domain(
+            guest.UUIDString(), guest.name(), bool(guest.isActive()), guest.XMLDesc(0), system
         )
-        for each in connection.listAllDomains(ALL)
+        for guest in connection.listAllDomains(ALL)
     }
 
 
 def domain(uuid: str, name: str, is_running: bool, xml: str, system: System) -> Domain:
     """Return a domain with the devices that its *xml* names."""
     devices: Any = etree.fromstring(xml).find("devices")
-    found, parts = list[str](), list[str]()
+    cards, parts = list[str](), list[str]()
     for source in devices.iterfind("hostdev[@type='pci']/source/address"):
         if system.is_gpu(address := _address(source)):
-            found.append(address)
+            cards.append(address)
     for name_of_device in devices.xpath("hostdev[@type='mdev']/source/address/@uuid"):
         parts.append(str(name_of_device))
-        found.append(system.parent(str(name_of_device)))
+        cards.append(system.parent(str(name_of_device)))
     nodes = {str(node) for node in devices.xpath("hostdev/source/char/text()")}
     by_node = system.nodes if nodes else {}
     parts += [node for node in nodes if node in by_node or "nvidia-cap" in node]
-    found += {by_node[node] for node in nodes if node in by_node}
-    return Domain(uuid, name, is_running, tuple(sorted(found)), tuple(sorted(parts)))
+    cards += {by_node[node] for node in nodes if node in by_node}
+    return Domain(uuid, name, is_running, tuple(sorted(cards)), tuple(sorted(parts)))
 
 
 def _address(source: Any) -> str:
@@ -573,8 +577,8 @@ class System:
 
     def mediated(self) -> Mapping[str, str]:
         """Return the mediated devices with their parents."""
-        found = (self._sysfs / "bus/mdev/devices").glob("*")
-        return {path.name: path.resolve().parent.name for path in found}
+        paths = (self._sysfs / "bus/mdev/devices").glob("*")
+        return {path.name: path.resolve().parent.name for path in paths}
 
     def parent(self, uuid: str) -> str:
         """Return the parent of a mediated device, or *uuid* itself if there is no such device."""
@@ -635,10 +639,10 @@ def published(
     devices, free = dict[str, frozenset[str]](), dict[str, frozenset[str]]()
     # After a start whose first look at Placement failed there is none until the next period.
     for uuid in tracker.provider_tree.get_provider_uuids() if tracker.provider_tree else ():
-        for resource_class, found in tracker.provider_tree.data(uuid).resources.items():
+        for resource_class, pool in tracker.provider_tree.data(uuid).resources.items():
             if resource_class in _DEVICE_CLASSES:
-                left = found - tracker.assigned_resources[uuid][resource_class]
-                devices[uuid] = frozenset(item.identifier for item in found)
+                left = pool - tracker.assigned_resources[uuid][resource_class]
+                devices[uuid] = frozenset(item.identifier for item in pool)
                 free[uuid] = frozenset(item.identifier for item in left)
     return devices, free
 
@@ -659,8 +663,10 @@ def host(name: str, system: System, manager: Any, left: Iterable[tuple[str, str]
         for items in classes.values()
         for item in items
     }
-    offered = frozenset(
-        system.card(each.partition("/")[0]) for found in devices.values() for each in found
+    offers = frozenset(
+        system.card(identifier.partition("/")[0])
+        for identifiers in devices.values()
+        for identifier in identifiers
     )
     unexplained = set().union(*devices.values()) - assigned - set().union(*free.values())
     (node,) = tracker.compute_nodes.values()
@@ -671,11 +677,11 @@ def host(name: str, system: System, manager: Any, left: Iterable[tuple[str, str]
         is_container=CONF.libvirt.virt_type == CONTAINERS,
         domains=domains(driver._host.get_connection(), system),
         cards=cards,
-        offered=offered,
+        offers=offers,
         published=devices,
         free=free,
         claimed=_claimed(driver),
-        reasons=reasons(driver) if unexplained or not cards <= offered else {},
+        reasons=reasons(driver) if unexplained or not cards <= offers else {},
         tasks=_tasks(manager),
         size=size,
         reserved=reserved(),
@@ -708,18 +714,18 @@ def absent(name: str, provider: str, connection: Any, system: System) -> Host:
 
 def _tasks(manager: Any) -> tuple[str, ...]:
     """Nova 34 waits for these at a stop, for as long as it waits for anything."""
-    found = getattr(manager, "_in_progress_tasks", {}).values()
+    tasks = getattr(manager, "_in_progress_tasks", {}).values()
     return tuple(
-        f"{each['name']} of {each['instance_uuid']}"
-        for each in found
+        f"{task['name']} of {task['instance_uuid']}"
+        for task in tasks
         # Nova ends it in finish_resize alone, which is not called where the source fails.
-        if each["name"] != "prep_resize_at_dest"
+        if task["name"] != "prep_resize_at_dest"
     )
 
 
 def total(amounts: Iterable[Amounts]) -> collections.Counter[str]:
     """Return the sum of *amounts* by class."""
     counted: collections.Counter[str] = collections.Counter()
-    for each in amounts:
-        counted.update(each)
+    for amount in amounts:
+        counted.update(amount)
     return counted

@@ -45,7 +45,9 @@ def lives(seed: int) -> Iterator[Life]:
     of another.
     """
     chance = random.Random(seed)
-    named = [Stage(each, point) for each in points.FUNCTIONS for point in points.named(each)]
+    named = [
+        Stage(function, point) for function in points.FUNCTIONS for point in points.named(function)
+    ]
     chance.shuffle(named)
     destroys = [stage for stage in named if stage.operation == "destroy"]
     for stage in named:
@@ -54,14 +56,16 @@ def lives(seed: int) -> Iterator[Life]:
     for stage in destroys:
         yield _life(Stage("spawn"), stage)
     while True:
-        operation = chance.choice([each for each in points.FUNCTIONS if each != "destroy"])
+        operation = chance.choice(
+            [function for function in points.FUNCTIONS if function != "destroy"]
+        )
         yield _life(_any(operation, chance), _any("destroy", chance))
 
 
 def _life(stage: Stage, last: Stage) -> Life:
     operations = next(life for life in _LIVES if stage.operation in life)
     before = operations[: operations.index(stage.operation)]
-    return (*(Stage(each) for each in before), stage, last)
+    return (*(Stage(operation) for operation in before), stage, last)
 
 
 def _any(operation: str, chance: random.Random) -> Stage:

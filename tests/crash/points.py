@@ -113,7 +113,7 @@ class Trap:
         self._lock = threading.Lock()
         self._set: str | None = None
         self._steps = 0
-        for function in {each for functions in FUNCTIONS.values() for each in functions}:
+        for function in {function for functions in FUNCTIONS.values() for function in functions}:
             _wrap(function, functools.partial(self._around, function.partition(":")[2]))
         for function in _EFFECTS:
             _wrap(function, self._step)
@@ -149,8 +149,8 @@ def place(path: str) -> tuple[Any, str]:
     module, _, name = path.partition(":")
     owner: Any = importlib.import_module(module)
     *outer, last = name.split(".")
-    for each in outer:
-        owner = getattr(owner, each)
+    for attribute in outer:
+        owner = getattr(owner, attribute)
     return owner, last
 
 

@@ -76,8 +76,8 @@ class Crashes(cloud.Cloud):
             if self.is_dead():  # It went wrong before it was started again.
                 self.restart_compute()
         if self._mended(self._all_leftovers):
-            for each in leftovers.remove_empty_groups(self._leftovers() - self._before):
-                print(f"libvirt left the empty {each}", flush=True)
+            for leftover in leftovers.remove_empty_groups(self._leftovers() - self._before):
+                print(f"libvirt left the empty {leftover}", flush=True)
         if self._all_leftovers():
             Point(f"after {life[-2]}, {life[-1]}", self._fail_with_leftovers).run(self._result)
             self._heal()
@@ -109,7 +109,9 @@ class Crashes(cloud.Cloud):
             self.placement.delete(f"/allocations/{consumer}")
 
     def _leftovers(self) -> set[str]:
-        return {each for each in self._lv.leftovers() if "tests.crash.compute" not in each}
+        return {
+            leftover for leftover in self._lv.leftovers() if "tests.crash.compute" not in leftover
+        }
 
     # The operations
 
@@ -173,26 +175,26 @@ class Crashes(cloud.Cloud):
     def _mended(self, look: Callable[[], list[str]]) -> list[str]:
         """What is still wrong after some time and some periods."""
         deadline = time.monotonic() + _MENDED_S
-        while found := look():
+        while texts := look():
             if time.monotonic() > deadline:
                 break
             time.sleep(0.5)
             self._run_periodics()
-        return found
+        return texts
 
     def _all_differences(self) -> list[str]:
         now = oracle.read(self)
-        found = self._differences(now)
+        differences = self._differences(now)
         instance, (host,) = now.instances.get(self._server["id"]), now.hosts.values()
         if instance is None or instance.vm_state != "active" or instance.task_state:
-            return found
+            return differences
         if (domain := host.domains.get(instance.uuid)) and domain.is_running:
-            found += self._inside({device.identifier for device in instance.devices})
-        return found
+            differences += self._inside({device.identifier for device in instance.devices})
+        return differences
 
     def _differences(self, now: oracle.Cloud) -> list[str]:
-        found = oracle.differences(None, now)
-        return [str(each) for each in found if each.kind not in self.leaves]
+        differences = oracle.differences(None, now)
+        return [str(difference) for difference in differences if difference.kind not in self.leaves]
 
     def _inside(self, cards: set[str]) -> Iterator[str]:
         """Yield what an ordinary user of the guest can open or not, against the database."""

@@ -39,12 +39,12 @@ def main() -> int:
     options = parser.parse_args()
     faults = fault.named(fault.load(), options.patterns)
     if options.list:
-        for each in faults:
-            print(f"{each.name} ({each.fix}, {each.tier}): {' '.join(each.user.split())}")
+        for entry in faults:
+            print(f"{entry.name} ({entry.fix}, {entry.tier}): {' '.join(entry.user.split())}")
         return 0
     outcomes = [] if options.faults_only or options.all_tests else [_without(faults)]
     with futures.ThreadPoolExecutor(AT_ONCE) as pool:
-        outcomes += pool.map(lambda each: _one(each, is_all=options.all_tests), faults)
+        outcomes += pool.map(lambda entry: _one(entry, is_all=options.all_tests), faults)
     passed, skipped = outcomes.count("ok"), outcomes.count("SKIPPED")
     print(f"{passed} passed, {len(outcomes) - passed - skipped} failed, {skipped} skipped")
     return 0 if passed + skipped == len(outcomes) else 1
@@ -53,7 +53,7 @@ def main() -> int:
 def _without(faults: list[Fault]) -> str:
     """Run the tests of all *faults* on the code as it is: a test that fails anyway finds none."""
     began = time.monotonic()
-    tests = sorted({test for each in faults if each.tier == "run" for test in each.tests})
+    tests = sorted({test for entry in faults if entry.tier == "run" for test in entry.tests})
     with copies.of_tree(fault.ROOT, "none") as folder:
         half = [tests[::2], tests[1::2]]
         with futures.ThreadPoolExecutor(AT_ONCE) as pool:
@@ -66,23 +66,23 @@ def _without(faults: list[Fault]) -> str:
     return _say("without_a_fault", began, reason)
 
 
-def _one(each: Fault, *, is_all: bool) -> str:
+def _one(entry: Fault, *, is_all: bool) -> str:
     """Put a fault into a copy and run its tests; return ``ok`` if one of them fails."""
     began = time.monotonic()
     try:
-        with copies.of_tree(fault.ROOT, each.name) as folder:
-            module, text = each.changed()
-            each.refuse_missing_tests()
+        with copies.of_tree(fault.ROOT, entry.name) as folder:
+            module, text = entry.changed()
+            entry.refuse_missing_tests()
             copies.replace(folder / module, text)
-            if each.tier != "run":
-                return _say(each.name, began, f"the {each.tier} run finds it", "SKIPPED")
-            tests = ("discover", "-t", ".", "-s") if is_all else each.tests
+            if entry.tier != "run":
+                return _say(entry.name, began, f"the {entry.tier} run finds it", "SKIPPED")
+            tests = ("discover", "-t", ".", "-s") if is_all else entry.tests
             if is_all:
                 runs = [copies.run_tests(folder, (*tests, where), first=True) for where in _ALL]
             else:
                 runs = [copies.run_tests(folder, tests, first=True)]
     except fault.Outdated as error:
-        return _say(each.name, began, str(error))
+        return _say(entry.name, began, str(error))
     reason = "no test finds it"
     for run in runs:
         if run.status is None:
@@ -90,9 +90,9 @@ def _one(each: Fault, *, is_all: bool) -> str:
         elif run.is_without_a_test:
             reason = f"a test's module cannot be imported:\n{run.output[-2000:]}"
         elif run.status != 0:
-            print(f"   {each.name}: found by {' '.join(run.failed) or '?'}", flush=True)
-            return _say(each.name, began, "" if run.failed else run.output[-2000:])
-    return _say(each.name, began, reason)
+            print(f"   {entry.name}: found by {' '.join(run.failed) or '?'}", flush=True)
+            return _say(entry.name, began, "" if run.failed else run.output[-2000:])
+    return _say(entry.name, began, reason)
 
 
 def _say(name: str, began: float, reason: str, bad: str = "FAILED") -> str:

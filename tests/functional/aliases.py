@@ -17,9 +17,9 @@ ALL_A2 = json.dumps(A2)
 
 def devices(addresses: Iterable[str] = kvm.ALL) -> fakelibvirt.HostPCIDevicesInfo:
     """The generated cards as libvirt lists them, for Nova's PCI tracker"""
-    found = fakelibvirt.HostPCIDevicesInfo(num_pci=0, num_pfs=0, num_vfs=0)
+    pci_devices = fakelibvirt.HostPCIDevicesInfo(num_pci=0, num_pfs=0, num_vfs=0)
     for number, address in enumerate(addresses):
-        found.add_device(
+        pci_devices.add_device(
             dev_type="PCI",
             bus=int(address[5:7], 16),
             slot=0,
@@ -32,7 +32,7 @@ def devices(addresses: Iterable[str] = kvm.ALL) -> fakelibvirt.HostPCIDevicesInf
             prod_name="A2",
             driver_name="vfio-pci",
         )
-    return found
+    return pci_devices
 
 
 def spec_of(bus: str, function: str = "0") -> str:

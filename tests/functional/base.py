@@ -229,7 +229,7 @@ class GPUServersTestBase(leftovers.LeavesNothing, readings.ReadingTestBase):
         reservation = self.api.post_server({"server": request})["reservation_id"]
         servers = self.api.get_servers(search_opts={"reservation_id": reservation})
         self.assertEqual(count, len(servers))
-        return [self._wait_for_state_change(each, expected_state) for each in servers]
+        return [self._wait_for_state_change(server, expected_state) for server in servers]
 
     def boot_refused(self, flavor: str, **kwargs: Any) -> str:
         """The fault of a server that must not come up"""
@@ -259,7 +259,7 @@ class GPUServersTestBase(leftovers.LeavesNothing, readings.ReadingTestBase):
 
         self._wait_for_assert(has_failed)
         events = self.api.api_get(url).body["instanceAction"]["events"]
-        return [each["details"] for each in events if each["details"]]
+        return [event["details"] for event in events if event["details"]]
 
     def perform(self, server: Server, action: str, status: str, body: Any = None) -> None:
         """Have *action* done, to its end."""
@@ -299,9 +299,13 @@ class GPUServersTestBase(leftovers.LeavesNothing, readings.ReadingTestBase):
         """The notifications about GPUs since the last call"""
         if (thread := notifications._outbox._thread) is not None:
             thread.join(_PATIENCE_S)
-        found = [each for each in self.notifier.notifications if each.event_type.startswith("gpu.")]
+        gpu_notifications = [
+            notification
+            for notification in self.notifier.notifications
+            if notification.event_type.startswith("gpu.")
+        ]
         self.notifier.reset()
-        return found
+        return gpu_notifications
 
     def reap(self, host: str = "host1") -> None:
         """As a host does periodically with the domains of what was deleted while it was down"""
@@ -315,8 +319,8 @@ class GPUServersTestBase(leftovers.LeavesNothing, readings.ReadingTestBase):
         self, server: Server, expected: Mapping[str, Any], max_retries: int = 0, **kwargs: Any
     ) -> Server:
         once = super()._wait_for_server_parameter
-        found: Server = self._wait_for_assert(lambda: once(server, expected, 1, **kwargs))
-        return found
+        answer: Server = self._wait_for_assert(lambda: once(server, expected, 1, **kwargs))
+        return answer
 
     def _wait_until_settled(self, server: Server, status: str = "ACTIVE") -> Server:
         """Return *server* when it has that status and no task any more."""

@@ -75,4 +75,4 @@ class Cleaned(fixtures.Fixture):
 
     def begun(self) -> set[str]:
         """The addresses of the cards for which the command was begun while it was stopped"""
-        return {each.stem for each in self._stained.glob("*.begun")}
+        return {path.stem for path in self._stained.glob("*.begun")}

@@ -16,7 +16,7 @@ FIRST, SECOND, WHOLE = "0000:3b:00.0", "0000:af:00.0", "0000:d8:00.0"
 
 def slots(address: str, number: int, *numbers: int) -> list[str]:
     """Of the type with that number of NVIDIA's"""
-    return [f"{address}/nvidia-{number}/{each}" for each in numbers]
+    return [f"{address}/nvidia-{number}/{index}" for index in numbers]
 
 
 class DividedServersTestBase(kvm.KVMServersTestBase):
@@ -53,22 +53,22 @@ class DividedServersTestBase(kvm.KVMServersTestBase):
         """Nova's database, the guest's XML, the kernel and Placement say the same."""
         self.assertEqual("ACTIVE", self._show_server(server)["status"])
         self.assertEqual(sorted(expected), self.recorded(server))
-        places = [values.Slot.parse(each) for each in expected]
+        places = [values.Slot.parse(identifier) for identifier in expected]
         self.assertGuestHas(server, places, host)
         self.assertEqual({host: len(expected)} if expected else {}, self.allocated(server, "VGPU"))
 
     def assertGuestHas(self, server: Server, places: list[values.Slot], host: str) -> None:
         """By its XML, and by the kernel"""
         domain = self.domain(server, host)
-        uuids = [values.device_uuid(server["id"], each) for each in places]
+        uuids = [values.device_uuid(server["id"], place) for place in places]
         mediated = domain.xpath("devices/hostdev[@type='mdev']")
         self.assertEqual(
             sorted(uuids), sorted(domain.xpath("devices/hostdev/source/address/@uuid"))
         )
-        for each in mediated:
+        for hostdev in mediated:
             self.assertEqual(
                 {"mode": "subsystem", "type": "mdev", "model": "vfio-pci"},
-                {key: each.get(key) for key in ("mode", "type", "model")},
+                {key: hostdev.get(key) for key in ("mode", "type", "model")},
             )
         self.assertEqual(set(), set(uuids) - set(self.kernels[host].made))
 
@@ -76,8 +76,8 @@ class DividedServersTestBase(kvm.KVMServersTestBase):
         """Total, reserved and used of each of the host's types, by NVIDIA's number"""
         url = f"/resource_providers?in_tree={self.compute_rp_uuids[host]}"
         providers = self.placement.get(url, version="1.14").body["resource_providers"]
-        found = {}
-        for each in providers:
-            if match := re.search(rf"_gpu_{self.PRODUCT}_vgpu_nvidia-(\d+)$", each["name"]):
-                found[int(match[1])] = self.counts(each["uuid"])
-        return found
+        inventories = {}
+        for provider in providers:
+            if match := re.search(rf"_gpu_{self.PRODUCT}_vgpu_nvidia-(\d+)$", provider["name"]):
+                inventories[int(match[1])] = self.counts(provider["uuid"])
+        return inventories

@@ -99,7 +99,7 @@ class FormerTestBase(base.GPUServersTestBase):
             revision = self.former["revisions"][database]
             migration.db_sync(version=revision, database=database, context=context)
         with engine.connect() as connection:
-            for _, table, row in (each for each in self._rows if each[0] == database):
+            for _, table, row in (entry for entry in self._rows if entry[0] == database):
                 if table == "services":  # no service of these tests reports that it is up
                     row = {**row, "last_seen_up": str(timeutils.utcnow())}
                 columns = ", ".join(f'"{column}"' for column in row)

@@ -103,16 +103,21 @@ class KVMServersTestBase(base.GPUServersTestBase):
 
     def expanders(self, server: Server, host: str = "host1") -> list[str | None]:
         """The guest's NUMA cell of each expander in its domain"""
-        found = self.domain(server, host).xpath("devices/controller[@model='pcie-expander-bus']")
-        return [each.findtext("target/node") for each in found]
+        controllers = self.domain(server, host).xpath(
+            "devices/controller[@model='pcie-expander-bus']"
+        )
+        return [controller.findtext("target/node") for controller in controllers]
 
     def _functions(self, host: str, address: str) -> list[str]:
         slot = address.rpartition(".")[0]
-        return sorted(each.name for each in self.hosts[host].devices.glob(f"{slot}.*"))
+        return sorted(path.name for path in self.hosts[host].devices.glob(f"{slot}.*"))
 
     def drivers(self, address: str, host: str = "host1") -> list[str | None]:
         """What drives the functions of a card"""
-        links = [self.hosts[host].path(each) / "driver" for each in self._functions(host, address)]
+        links = [
+            self.hosts[host].path(function) / "driver"
+            for function in self._functions(host, address)
+        ]
         return [link.resolve().name if link.is_symlink() else None for link in links]
 
     def former(self, host: str = "host1") -> list[str]:

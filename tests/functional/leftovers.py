@@ -35,11 +35,11 @@ class LeavesNothing:
         self.heard = self.useFixture(snapshot.Heard(self.notifier.fake_notifier))
 
     def tearDown(self: Any) -> None:
-        found = self.differences() if self._instances_left() else []
+        differences = self.differences() if self._instances_left() else []
         self.delete_everything()
         # A period costs more than a look, and is seldom needed to put things right.
-        found += self._differences_now() and self.differences()
-        self.expect_known(found)
+        differences += self._differences_now() and self.differences()
+        self.expect_known(differences)
         super().tearDown()  # type: ignore[misc]
 
     def differences(self: Any) -> list[oracle.Difference]:
@@ -55,10 +55,12 @@ class LeavesNothing:
         economy.wait_for_quiet(_QUIET_S)
         return oracle.differences(None, oracle.read(self))
 
-    def expect_known(self: Any, found: Iterable[oracle.Difference]) -> None:
+    def expect_known(self: Any, differences: Iterable[oracle.Difference]) -> None:
         """Expect no difference but those that the test names."""
-        unexpected = [each for each in found if each.kind not in self.leaves]
-        self.assertEqual([], sorted({str(each) for each in unexpected}))
+        unexpected = [
+            difference for difference in differences if difference.kind not in self.leaves
+        ]
+        self.assertEqual([], sorted({str(difference) for difference in unexpected}))
 
     def delete_everything(self: Any) -> None:
         """As users would, while all hosts are up"""
@@ -76,8 +78,8 @@ class LeavesNothing:
     def _servers(self: Any, *, detail: bool = True) -> list[dict[str, Any]]:
         """Return all servers as the API shows them, of each project."""
         everybodys = {"all_tenants": 1}
-        found: list[dict[str, Any]] = self.api.get_servers(detail=detail, search_opts=everybodys)
-        return found
+        servers: list[dict[str, Any]] = self.api.get_servers(detail=detail, search_opts=everybodys)
+        return servers
 
     def _instances_left(self: Any) -> list[objects.Instance]:
         return [
@@ -121,8 +123,8 @@ class LeavesNothing:
             yield "node", f"{node} is open to every user"
 
     def _domains(self: Any, name: str) -> list[Any]:
-        found: list[Any] = self.connection(name).listAllDomains(snapshot.ALL)
-        return found
+        domains: list[Any] = self.connection(name).listAllDomains(snapshot.ALL)
+        return domains
 
 
 def _is_opened(node: pathlib.Path) -> bool:

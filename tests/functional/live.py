@@ -64,8 +64,8 @@ class Moving:
         self.api.post_server_action(server["id"], action)
 
         def has_ended() -> None:
-            found = self.admin_api.api_get("/os-migrations").body["migrations"]
-            newest = max(found, key=lambda each: int(each["id"]))
+            migrations = self.admin_api.api_get("/os-migrations").body["migrations"]
+            newest = max(migrations, key=lambda migration: int(migration["id"]))
             self.assertEqual(expected, newest["status"])
             # The last that Nova does
             held = self.placement.get(f"/allocations/{newest['uuid']}").body["allocations"]
@@ -78,7 +78,7 @@ class Moving:
         """All that its owner reads of it; the guest was not touched."""
         before = self.moves
         action = {"os-migrateLive": {"host": host, "block_migration": "auto"}}
-        said: list[str] = self.refused(action, server)
+        messages: list[str] = self.refused(action, server)
         self.assertEqual(before, self.moves)
         self._wait_until_settled(server)
-        return "\n".join(said)
+        return "\n".join(messages)

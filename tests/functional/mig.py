@@ -33,7 +33,7 @@ def slot(card: str, gpu_instance: int, compute_instance: int, profile: str) -> s
 
 def slots(card: str, profile: str, *gpu_instances: int) -> list[str]:
     """As sorted text"""
-    return sorted(slot(card, each, 0, profile) for each in gpu_instances)
+    return sorted(slot(card, gpu_instance, 0, profile) for gpu_instance in gpu_instances)
 
 
 def nodes_of(minor: int, gpu_instance: int, compute_instance: int = 0) -> list[str]:
@@ -46,15 +46,15 @@ def nodes_of(minor: int, gpu_instance: int, compute_instance: int = 0) -> list[s
 
 
 class MIGServersTestBase(base.GPUServersTestBase):
-    """``told`` is what NVML says of the cards' instances; ``None`` for one that is not in MIG mode.
-    Where it is silent, ``told`` is empty."""
+    """``layouts``: NVML's instances of the cards; ``None`` for one that is not in MIG mode.
+    Where it is silent, ``layouts`` is empty."""
 
     MACHINE = "h200-8"
     PROVIDER = "_gpu_10de_2335_vgpu_"
 
     def setUp(self) -> None:
-        self.told: dict[str, Layout | None] = {}
-        self.asked = 0
+        self.layouts: dict[str, Layout | None] = {}
+        self.queries = 0
         super().setUp()
         self.useFixture(fixtures.MonkeyPatch("nova_gpu.host.nvidia.nvml.query", self._query))
         self.useFixture(fixtures.MonkeyPatch("nova_gpu.host.nvidia.nvml.health", lambda *_: {}))
@@ -65,23 +65,23 @@ class MIGServersTestBase(base.GPUServersTestBase):
 
     def prepare(self, host: hosts.Host) -> None:
         """Two cards are divided, the others are whole."""
-        self.told = dict.fromkeys(CARDS)
+        self.layouts = dict.fromkeys(CARDS)
         for card in (FIRST, SECOND):
             self.divide(card, LAYOUT, host)
 
     def divide(self, card: str, layout: Layout, host: hosts.Host | None = None) -> None:
         """As ``nvidia-smi mig`` does, of a card that may have had another layout"""
         (host or self.hosts["host1"]).set_mig(card, [(gi, ci) for gi, ci, _ in layout])
-        self.told[card] = layout
+        self.layouts[card] = layout
 
     def _query(self, timeout_s: float) -> dict[PciAddress, nvml.NvmlFacts]:
-        self.asked += 1
+        self.queries += 1
         return {
             PciAddress.parse(card): nvml.NvmlFacts(
                 memory_mib=143771,
                 mig=None if layout is None else tuple(sorted(map(_instance, layout))),
             )
-            for card, layout in self.told.items()
+            for card, layout in self.layouts.items()
         }
 
     def of_type(self, profile: str, count: int = 1) -> str:
@@ -92,7 +92,9 @@ class MIGServersTestBase(base.GPUServersTestBase):
         control group, and as the host's bound over it"""
         domain = self.domain(server, host)
         made = domain.xpath("devices/hostdev[@type='misc']/source/char/text()")
-        bound = [each for each in domain.xpath("devices/filesystem/source/@dir") if "/dev/" in each]
+        bound = [
+            folder for folder in domain.xpath("devices/filesystem/source/@dir") if "/dev/" in folder
+        ]
         self.assertEqual(sorted(made), sorted(bound))
         return sorted(set(made) - set(SHARED))
 
@@ -112,6 +114,6 @@ class MIGServersTestBase(base.GPUServersTestBase):
         return self.counts(self._get_provider_uuid_by_name(name))
 
 
-def _instance(told: tuple[int, int, str]) -> MIGInstance:
-    gpu_instance, compute_instance, profile = told
+def _instance(fields: tuple[int, int, str]) -> MIGInstance:
+    gpu_instance, compute_instance, profile = fields
     return MIGInstance(gpu_instance, compute_instance, profile, MEMORY_MIB[profile], slices=1)

@@ -17,7 +17,7 @@ def functions(card: str, *numbers: int) -> list[str]:
 
 
 def slots(card: str, *numbers: int) -> list[str]:
-    return [f"{each}/vf/0" for each in functions(card, *numbers)]
+    return [f"{function}/vf/0" for function in functions(card, *numbers)]
 
 
 class PlainServersTestBase(verifying.Verifying, divided.DividedServersTestBase):
@@ -31,7 +31,7 @@ class PlainServersTestBase(verifying.Verifying, divided.DividedServersTestBase):
     def assertGuestHas(self, server: Server, places: list[values.Slot], host: str) -> None:
         hostdevs = self.domain(server, host).xpath("devices/hostdev[@type='pci']")
         self.assertEqual(
-            sorted(str(each.parent) for each in places), sorted(map(kvm.address, hostdevs))
+            sorted(str(place.parent) for place in places), sorted(map(kvm.address, hostdevs))
         )
         self.assertEqual({"yes"} if places else set(), {e.get("managed") for e in hostdevs})
 

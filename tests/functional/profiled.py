@@ -14,13 +14,13 @@ WHOLE = divided.WHOLE
 # The first that starts a guest with a function that stays with NVIDIA's driver
 LIBVIRT = 10000000
 # The functions of the two cards
-FIRST = [f"0000:3b:00.{each}" for each in range(4, 8)]
-SECOND = [f"0000:af:00.{each}" for each in range(4, 8)]
+FIRST = [f"0000:3b:00.{number}" for number in range(4, 8)]
+SECOND = [f"0000:af:00.{number}" for number in range(4, 8)]
 
 
 def slots(number: int, *functions: str) -> list[str]:
     """Of the type with that number of NVIDIA's"""
-    return [f"{each}/nvidia-{number}/0" for each in functions]
+    return [f"{function}/nvidia-{number}/0" for function in functions]
 
 
 class ProfiledServersTestBase(divided.DividedServersTestBase):
@@ -43,9 +43,11 @@ class ProfiledServersTestBase(divided.DividedServersTestBase):
         domain = self.domain(server, host)
         functions = domain.xpath("devices/hostdev[@type='pci'][not(address)]")
         self.assertEqual(
-            sorted(str(each.parent) for each in places), sorted(map(kvm.address, functions))
+            sorted(str(place.parent) for place in places), sorted(map(kvm.address, functions))
         )
-        self.assertEqual({"no"} if places else set(), {each.get("managed") for each in functions})
+        self.assertEqual(
+            {"no"} if places else set(), {hostdev.get("managed") for hostdev in functions}
+        )
         for place in places:
             self.assertEqual(place.type_id, f"nvidia-{self.kernels[host].made[str(place.parent)]}")
             driver = self.hosts[host].path(str(place.parent)) / "driver"

@@ -43,7 +43,7 @@ class ReadingTestBase(base.ServersTestBase):  # type: ignore[misc]
     def recorded(self, server: Server) -> list[str]:
         """What the database says the instance holds"""
         resources = self.instance(server).resources or ()
-        return sorted(each.identifier for each in resources)
+        return sorted(resource.identifier for resource in resources)
 
     def domain(self, server: Server, host: str = "host1") -> Any:
         """The guest's domain as libvirt has it
@@ -75,33 +75,33 @@ class ReadingTestBase(base.ServersTestBase):  # type: ignore[misc]
         domain = self.domain(server, host)
         chars = domain.xpath("devices/hostdev/source/char/text()")
         mounts = domain.xpath("devices/filesystem/source/@dir")
-        nodes = {each for each in chars if re.fullmatch(r"/dev/nvidia\d+", each)}
-        bound = {each for each in mounts if re.fullmatch(r"/dev/nvidia\d+", each)}
+        nodes = {node for node in chars if re.fullmatch(r"/dev/nvidia\d+", node)}
+        bound = {mount for mount in mounts if re.fullmatch(r"/dev/nvidia\d+", mount)}
         self.assertEqual(nodes, bound)
         return sorted(self.nodes[host][node] for node in nodes)
 
     def allocated(self, server: Server, resource_class: str = "PGPU") -> dict[str, int]:
         """How many GPUs, or vGPUs, Placement counts for the instance, by host"""
-        found: dict[str, int] = {}
+        amounts: dict[str, int] = {}
         for uuid, allocation in self._get_allocations_by_server_uuid(server["id"]).items():
             if amount := allocation["resources"].get(resource_class):
                 name = self.placement.get(f"/resource_providers/{uuid}").body["name"]
                 host = name.partition("_gpu_")[0]
-                found[host] = found.get(host, 0) + amount
-        return found
+                amounts[host] = amounts.get(host, 0) + amount
+        return amounts
 
     def allocations(self, server: Server) -> dict[str, Any]:
         """What each provider counts for it"""
-        found = self._get_allocations_by_server_uuid(server["id"])
-        return {provider: each["resources"] for provider, each in found.items()}
+        allocations = self._get_allocations_by_server_uuid(server["id"])
+        return {provider: allocation["resources"] for provider, allocation in allocations.items()}
 
     def groups(self, host: str = "host1") -> Mapping[str, str]:
         """The uuids of the host's groups of GPUs, by the product's id"""
         url = f"/resource_providers?in_tree={self.compute_rp_uuids[host]}"
         providers = self.placement.get(url, version="1.14").body["resource_providers"]
         matches = {
-            each["uuid"]: re.search("_gpu_...._(....)_(?:lxc|pci)$", each["name"])
-            for each in providers
+            provider["uuid"]: re.search("_gpu_...._(....)_(?:lxc|pci)$", provider["name"])
+            for provider in providers
         }
         return {match[1]: uuid for uuid, match in matches.items() if match}
 
@@ -127,8 +127,8 @@ class ReadingTestBase(base.ServersTestBase):  # type: ignore[misc]
 
     def sources(self, host: str = "host1") -> gather.Sources:
         driver = self.computes[host].driver
-        looked, placement = driver._gpus._discovery, driver.virtapi.reportclient
-        return gather.Sources(looked, driver._host, placement, looked.unavailable)
+        discovery, placement = driver._gpus._discovery, driver.virtapi.reportclient
+        return gather.Sources(discovery, driver._host, placement, discovery.unavailable)
 
     def judge(self, host: str = "host1", *, mend: bool = False) -> verify.Verdict:
         """What ``nova-gpu verify`` finds there"""

@@ -20,8 +20,8 @@ class SchedulingTestBase(base.GPUServersTestBase):
 
     def hosts_of(self, count: int, flavor: str) -> list[str]:
         """Where so many instances come up, one after another, each seen by a period"""
-        found = []
+        hosts = []
         for _ in range(count):
-            found.append(self.host_of(self.boot(flavor)))
-            self.period(found[-1])
-        return found
+            hosts.append(self.host_of(self.boot(flavor)))
+            self.period(hosts[-1])
+        return hosts

@@ -134,4 +134,4 @@ def _names() -> Mapping[str, str]:
 
 def rows(taken: tuple[Sequence[str], Any]) -> list[dict[str, Any]]:
     columns, values = taken
-    return [dict(zip(columns, each, strict=True)) for each in values]
+    return [dict(zip(columns, row, strict=True)) for row in values]

@@ -47,8 +47,8 @@ class ShownTestBase(base.GPUServersTestBase):
         returned, printed, beside = sdk.shown(self, command, *arguments, admin=admin)
         self.assertEqual(status, returned)
         text = f"{beside}{printed}"
-        for found in dict.fromkeys(_UUID.findall(text)):
-            text = text.replace(found, self._uuids.setdefault(found, _EXAMPLES[len(self._uuids)]))
+        for uuid in dict.fromkeys(_UUID.findall(text)):
+            text = text.replace(uuid, self._uuids.setdefault(uuid, _EXAMPLES[len(self._uuids)]))
         text = _TIME.sub("2026-11-21T22:58:08.392474", text)
         self.assertEqual((_GUIDE / f"{name}.txt").read_text(), text)
 

@@ -19,17 +19,17 @@ VIRTUAL_FUNCTION = {"vendor_id": "8086", "product_id": "1515"}
 
 def functions() -> fakelibvirt.HostPCIDevicesInfo:
     """The machine's network cards and disk as libvirt lists them, for Nova's PCI tracker"""
-    found = fakelibvirt.HostPCIDevicesInfo(num_pci=0, num_pfs=0, num_vfs=0)
+    pci_devices = fakelibvirt.HostPCIDevicesInfo(num_pci=0, num_pfs=0, num_vfs=0)
     group = 40
     for bus in (0x06, 0x0C):
         of_all = {"bus": bus, "slot": 0, "numa_node": 0, "vf_ratio": 2}
-        found.add_device("PF", function=0, iommu_group=group, **of_all)
+        pci_devices.add_device("PF", function=0, iommu_group=group, **of_all)
         for number in (1, 2):
-            found.add_device(
+            pci_devices.add_device(
                 "VF", function=number, iommu_group=group + number, parent=(bus, 0, 0), **of_all
             )
         group += 3
-    return found
+    return pci_devices
 
 
 class BesideTestBase(kvm.KVMServersTestBase):
@@ -57,8 +57,8 @@ class BesideTestBase(kvm.KVMServersTestBase):
 
     def bus(self, server: Server, host: str = "host1") -> str:
         """Of the network card of which the guest has a function"""
-        (found,) = self.by_alias(server, host)
-        return found
+        (bus,) = self.by_alias(server, host)
+        return bus
 
     def assertBeside(self, server: Server, host: str = "host1") -> None:
         gpus = self.rendered(server, host)

@@ -90,7 +90,9 @@ class BothTest(kvm.KVMServersTestBase):
         self.assertIn("NoValidHost", str(error))
         self._wait_until_settled(server)
         # No host judges it: none has its guest gone before it refuses.
-        self.assertEqual([None], [each["dest_compute"] for each in self.api.get_migrations()])
+        self.assertEqual(
+            [None], [migration["dest_compute"] for migration in self.api.get_migrations()]
+        )
         self.assertIn("machine type is pc", self.log())
         for _ in range(CONTAINERS):
             self.assertEqual("lxc", self.host_of(self.boot(flavor, image_uuid=image)))

@@ -16,9 +16,9 @@ class CapacityTest(base.GPUServersTestBase):
         """(instances, reason) by host"""
         taken, printed = sdk.run(self, capacity.ShowCapacity, flavor)
         rows = sdk.rows(taken)
-        total = sum(each["Instances"] for each in rows)
+        total = sum(row["Instances"] for row in rows)
         self.assertIn(f"{total} could boot now", printed)
-        return {each["Host"]: (each["Instances"], each["Reason"]) for each in rows}
+        return {row["Host"]: (row["Instances"], row["Reason"]) for row in rows}
 
     def test_what_it_says_boots_and_no_more(self) -> None:
         self.start_host("host1")
@@ -31,11 +31,11 @@ class CapacityTest(base.GPUServersTestBase):
 
         self.boot(any_gpu, host="host1")
         self.assertEqual((3, "no more GPUs"), self.capacity(fermi)["host1"])
-        found = 0
+        count = 0
         while any(count for count, _ in self.capacity(fermi).values()):
             self.boot(fermi)
-            found += 1
-        self.assertEqual(5, found)
+            count += 1
+        self.assertEqual(5, count)
         self.assertEqual(
             {
                 "host1": (0, "2 GPUs asked for, 1 of 8 free"),

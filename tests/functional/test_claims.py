@@ -44,7 +44,9 @@ class WithoutOurFilterTest(base.GPUServersTestBase):
 
     def _setup_scheduler_service(self) -> Any:
         ours = (gpu_request_filter, gpu_candidates_filter)
-        stock = [each for each in request_filter.ALL_REQUEST_FILTERS if each not in ours]
+        stock = [
+            function for function in request_filter.ALL_REQUEST_FILTERS if function not in ours
+        ]
         name = "nova.scheduler.request_filter.ALL_REQUEST_FILTERS"
         self.useFixture(fixtures.MonkeyPatch(name, stock))
         return super()._setup_scheduler_service()

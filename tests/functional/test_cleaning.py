@@ -78,5 +78,5 @@ class CleaningTest(base.GPUServersTestBase):
         self.assertEqual(0, command.release(folder, CARD))
         self.sent()
         self.period()
-        self.assertEqual(["gpu.recover"], [each.event_type for each in self.sent()])
+        self.assertEqual(["gpu.recover"], [notification.event_type for notification in self.sent()])
         self.assertGPUs(self.boot(self.gpu_flavor(8)), base.ALL)

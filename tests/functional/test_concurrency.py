@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tests.functional import base
+from tests.functional import NOVA, base
 
 OPERATIONS = "NOVA_GPU_OPERATIONS"
 SEED = "NOVA_GPU_SEED"
@@ -35,6 +35,9 @@ class ConcurrencyTest(base.GPUServersTestBase):
         self._flavors = {gpus: self.gpu_flavor(gpus) for gpus in (1, 2, 4)}
 
     def test_create_and_delete(self) -> None:
+        patcher = sys.modules.get("eventlet.patcher")
+        is_patched = patcher is not None and patcher.is_monkey_patched("thread")
+        self.assertEqual(NOVA < 34, is_patched)
         chance = random.Random(int(os.environ.get(SEED, "0")))
         started = time.monotonic()
         done, active = 0, 0
@@ -42,7 +45,7 @@ class ConcurrencyTest(base.GPUServersTestBase):
         while done < wanted:
             self._round(chance)
             done += _ROUND
-            active += sum(each["status"] == "ACTIVE" for each in self.api.get_servers())
+            active += sum(server["status"] == "ACTIVE" for server in self.api.get_servers())
             self.assertEqual([], self.differences(), f"after {done} operations")
             _report(done, wanted, active, time.monotonic() - started)
         self.assertGreater(active, 0, "else this shows nothing")
@@ -52,7 +55,7 @@ class ConcurrencyTest(base.GPUServersTestBase):
 
     def _round(self, chance: random.Random) -> None:
         """Those that are there are deleted, and as many are asked for; nobody waits for anybody."""
-        servers = [each["id"] for each in self.api.get_servers(detail=False)]
+        servers = [server["id"] for server in self.api.get_servers(detail=False)]
         work: list[tuple[Callable[[Any], None], Any]] = [
             (self.api.delete_server, uuid) for uuid in chance.sample(servers, min(len(servers), 12))
         ]
@@ -61,7 +64,7 @@ class ConcurrencyTest(base.GPUServersTestBase):
         work += [(self.api.post_server, request) for request in requests]
         chance.shuffle(work)
         with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as pool:
-            list(pool.map(lambda each: each[0](each[1]), work))
+            list(pool.map(lambda task: task[0](task[1]), work))
         self._settle()
         # What was refused would only be in the way.
         for server in self.api.get_servers():
@@ -80,13 +83,13 @@ class ConcurrencyTest(base.GPUServersTestBase):
     def _settle(self) -> None:
         """Until no instance is being built or deleted."""
         deadline = time.monotonic() + _SETTLED_S
-        asked = time.monotonic()
-        while busy := [each for each in self.api.get_servers() if _is_busy(each)]:
+        start = time.monotonic()
+        while busy := [server for server in self.api.get_servers() if _is_busy(server)]:
             now = time.monotonic()
-            self.assertLess(now, deadline, [_words(each) for each in busy])
+            self.assertLess(now, deadline, [_words(server) for server in busy])
             # An answer with all of them takes the processor from what is waited for.
-            time.sleep(max(0.5, 2 * (now - asked)))
-            asked = time.monotonic()
+            time.sleep(max(0.5, 2 * (now - start)))
+            start = time.monotonic()
 
 
 def _report(done: int, wanted: int, active: int, seconds: float) -> None:

@@ -29,7 +29,7 @@ class CountedTest(kvm.KVMServersTestBase):
         # Nova allows an image no video memory if the flavor says nothing of it.
         self.bad = self.image(hw_video_ram="4096")
         self.one = self.gpu_flavor(1)
-        self.kept = self.node()
+        self.before = self.node()
 
     def fail_rebuild(self, server: Server) -> None:
         """Placement refuses what nova-compute writes as soon as Nova has deleted the allocation."""
@@ -53,7 +53,7 @@ class CountedTest(kvm.KVMServersTestBase):
         parts = self.allocations(server)
         self.assertEqual(NODE_PART, parts.pop(self.compute_rp_uuids["host1"]))
         self.assertEqual([{"PGPU": gpus}] if gpus else [], list(parts.values()))
-        self.assertEqual(self.kept, self.node())
+        self.assertEqual(self.before, self.node())
 
     def limit(self, gpus: int) -> None:
         of_project = {self.api.project_id: {"class:PGPU": gpus}}
@@ -63,8 +63,8 @@ class CountedTest(kvm.KVMServersTestBase):
         self.useFixture(self.limits)
 
     def assertOver(self, action: dict[str, Any], server: Server) -> None:
-        said = self.refused(action, server)
-        self.assertTrue(any("quota of class:PGPU is" in each for each in said), said)
+        messages = self.refused(action, server)
+        self.assertTrue(any("quota of class:PGPU is" in message for message in messages), messages)
 
     def failed_builds(self) -> str:
         node = objects.ComputeNode.get_first_node_by_host_for_old_compat(self.context, "host1")
@@ -80,8 +80,8 @@ class CountedTest(kvm.KVMServersTestBase):
                 self.periods(2)
                 self.assertInventory(reserved=2, used=2)
                 self.assertEqual(2, self.usage())
-                found = [each.kind for each in self.judge().differences]
-                self.assertEqual(["allocation-differs"], found)
+                kinds = [difference.kind for difference in self.judge().differences]
+                self.assertEqual(["allocation-differs"], kinds)
             self.assertIn("none", self.boot_refused(self.one))
             self.period()
             self.assertInventory(used=4)
@@ -92,8 +92,8 @@ class CountedTest(kvm.KVMServersTestBase):
         BuildFailureWeigher would send all others away from the host."""
         server = self.boot(self.one, image_uuid=self.image(hw_machine_type="q35"))
         self.flags(hw_machine_type=[], group="libvirt")
-        said = self.refused({"rebuild": {"imageRef": base.IMAGE}}, server)
-        self.assertTrue(any("q35" in each for each in said), said)
+        messages = self.refused({"rebuild": {"imageRef": base.IMAGE}}, server)
+        self.assertTrue(any("q35" in message for message in messages), messages)
         self.assertGPUs(server, self.recorded(server))
         self.assertTrue(self.guest(server).isActive())
         self.assertWhole(server, 1)

@@ -23,7 +23,7 @@ class FlavorTest(base.GPUServersTestBase):
         self.assertRegex(
             refused, "a flavor made without properties .* run openstack flavor delete "
         )
-        (made,) = (each for each in self.api.get_flavors() if each["name"] == "made")
+        (made,) = (flavor for flavor in self.api.get_flavors() if flavor["name"] == "made")
         self.api.delete_flavor(made["id"])
         self.create()
         self.assertIn("Nova: ", str(self.assertRaises(exceptions.CommandError, self.create)))

@@ -38,14 +38,14 @@ class GuestTreeTest(kvm.KVMServersTestBase):
         domain = self.domain(server)
         self.assertEqual(["0", "1"], domain.xpath("cpu/numa/cell/@id"))
         self.assertEqual(["0", "1"], domain.xpath("numatune/memnode/@nodeset"))
-        told = self.told_by_service(server)
-        self.assertEqual([told], self.drives)
-        self.assertEqual([0, 1, 2, 3], [each["index"] for each in told["devices"]])
-        self.assertEqual([0, 0, 1, 1], [each["numa_node"] for each in told["devices"]])
+        document = self.told_by_service(server)
+        self.assertEqual([document], self.drives)
+        self.assertEqual([0, 1, 2, 3], [device["index"] for device in document["devices"]])
+        self.assertEqual([0, 0, 1, 1], [device["numa_node"] for device in document["devices"]])
         addresses = [f"0000:{bus}:00.0" for bus in ("f9", "fb", "fd", "ff")]
-        self.assertEqual(addresses, [each["address"] for each in told["devices"]])
+        self.assertEqual(addresses, [device["address"] for device in document["devices"]])
         for address in addresses:
-            self.assertIn(f'<pci busid="{address}" class="0x030200"/>', told["nccl_topology"])
+            self.assertIn(f'<pci busid="{address}" class="0x030200"/>', document["nccl_topology"])
 
         self.start_host("host2")
         for address in kvm.ALL:
@@ -56,9 +56,9 @@ class GuestTreeTest(kvm.KVMServersTestBase):
         self.assertGPUs(server, kvm.ALL, host="host2")
         self.assertEqual([], self.expanders(server, "host2"))
         self.assertEqual([], self.domain(server, "host2").xpath("cpu/numa"))
-        told = self.told_by_service(server)
-        self.assertEqual([None] * 4, [each["address"] for each in told["devices"]])
-        self.assertIsNone(told["nccl_topology"])
+        document = self.told_by_service(server)
+        self.assertEqual([None] * 4, [device["address"] for device in document["devices"]])
+        self.assertIsNone(document["nccl_topology"])
 
         self._resize_server(server, self.flavor(gpus="= 3", hypervisor="KVM"))
         self.confirm(server, source="host2")
@@ -95,8 +95,8 @@ class GuestTreeTest(kvm.KVMServersTestBase):
     ) -> None:
         """In the place of Nova's own, which makes a file system of it"""
         if configdrive.required_by(instance):
-            found = metadata.InstanceMetadata(instance, network_info=info.network_info)
-            drive = dict(found.metadata_for_config_drive())
+            instance_metadata = metadata.InstanceMetadata(instance, network_info=info.network_info)
+            drive = dict(instance_metadata.metadata_for_config_drive())
             self.drives.append(json.loads(drive[_VENDOR_DATA])["gpu"])
 
     def told_by_service(self, server: Server) -> Any:

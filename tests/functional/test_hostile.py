@@ -15,10 +15,10 @@ class _Lines(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[str] = []
+        self.texts: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.found += record.getMessage().split("\n")
+        self.texts += record.getMessage().split("\n")
 
 
 class ImageTest(kvm.KVMServersTestBase):
@@ -45,7 +45,7 @@ class ImageTest(kvm.KVMServersTestBase):
             self.assertTrue(fault.isprintable(), fault)
             if "hw_machine_type" in properties:
                 self.refused({"rebuild": {"imageRef": image}}, plain)
-        for line in lines.found:
+        for line in lines.texts:
             self.assertTrue(line.isprintable(), repr(line))
 
 

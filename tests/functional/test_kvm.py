@@ -17,7 +17,7 @@ class ClaimsTest(kvm.KVMServersTestBase):
         self.assertGPUs(server, kvm.FIRST_SOCKET)
         domain = self.domain(server)
         self.assertEqual([], domain.xpath("devices/controller[@type='pci']"))
-        places = [dict(each.attrib) for each in domain.xpath("devices/hostdev/address")]
+        places = [dict(address.attrib) for address in domain.xpath("devices/hostdev/address")]
         for bus, first, second in (("0x01", *places[:2]), ("0x02", *places[2:])):
             place = {"type": "pci", "domain": "0x0000", "bus": bus, "slot": "0x00"}
             self.assertEqual({**place, "function": "0x0", "multifunction": "on"}, first)
@@ -33,7 +33,7 @@ class LibvirtRefusesTest(kvm.KVMServersTestBase):
         """What only libvirt knows is said by the card's address, and goes to the next host."""
         for name in ("host1", "host2"):
             self.start_host(name)
-        said = "PCI device 0000:3b:00.1 is in use by driver QEMU, domain somebodys"
+        message = "PCI device 0000:3b:00.1 is in use by driver QEMU, domain somebodys"
         connection = self.connection()
         define = connection.defineXML
 
@@ -41,7 +41,7 @@ class LibvirtRefusesTest(kvm.KVMServersTestBase):
             domain = define(xml)
 
             def create(flags: int = 0) -> None:
-                raise libvirt.error(said, fakelibvirt.VIR_ERR_OPERATION_INVALID)
+                raise libvirt.error(message, fakelibvirt.VIR_ERR_OPERATION_INVALID)
 
             domain.create = domain.createWithFlags = create
             return domain
@@ -49,7 +49,7 @@ class LibvirtRefusesTest(kvm.KVMServersTestBase):
         connection.defineXML = refusing
         servers = [self.boot(self.gpu_flavor(1)) for _ in range(4)]
         self.assertEqual(
-            sorted(kvm.ALL), sorted(self.rendered(each, "host2")[0] for each in servers)
+            sorted(kvm.ALL), sorted(self.rendered(server, "host2")[0] for server in servers)
         )
         # Nova 29 tries host1 so often that the card is kept back for ten minutes.
         self.leaves = {"reserved": "nova-compute's log says why, and no command"}

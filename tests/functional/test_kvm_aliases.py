@@ -32,14 +32,14 @@ class AliasesTest(aliases.AliasesTestBase):
             self.assertEqual(had[server["id"]], self.by_alias(server))
 
         # They keep theirs through whatever starts them anew, and nobody is offered them meanwhile.
-        offered: list[int] = []
+        counts: list[int] = []
         driver = self.computes["host1"].driver
         render = driver._get_guest_xml
 
         def spy(*args: Any, **kwargs: Any) -> Any:
             (uuid,) = self.groups().values()
-            cards = [model.PciAddress.parse(each) for each in kvm.ALL]
-            offered.append(len(driver._gpus._card_inventory.usable(uuid, cards, set())))
+            cards = [model.PciAddress.parse(address) for address in kvm.ALL]
+            counts.append(len(driver._gpus._card_inventory.usable(uuid, cards, set())))
             return render(*args, **kwargs)
 
         driver._get_guest_xml = spy
@@ -47,7 +47,7 @@ class AliasesTest(aliases.AliasesTestBase):
         self._start_server(first)
         self._reboot_server(second, hard=True)
         self._rebuild_server(first, base.IMAGE)
-        self.assertEqual([0, 0, 0], offered)
+        self.assertEqual([0, 0, 0], counts)
         self.period()
         self.assertInventory(total=4, reserved=2, used=2)
         for server in (first, second):
@@ -79,7 +79,7 @@ class ResizedAliasesTest(aliases.AliasesTestBase):
         self.start_host(pci_info=aliases.devices())
         booted = self.boot_by_alias(), self.boot_by_alias()
         servers = {self.by_alias(server)[0]: server for server in booted}
-        kept, server = servers["0x5e"], servers["0x3b"]
+        owner, server = servers["0x5e"], servers["0x3b"]
         self._resize_server(server, self.gpu_flavor(1))
         self.period()
         self.assertInventory(total=2, used=1)
@@ -101,9 +101,9 @@ class ResizedAliasesTest(aliases.AliasesTestBase):
         self.period()
         self.assertInventory(total=3, reserved=1)
         self.assertEqual(["0x3b"], self.by_alias(server))
-        self._resize_server(kept, self.gpu_flavor(1))
-        self.confirm(kept, source="host1")
-        self.assertEqual([], self.by_alias(kept))
+        self._resize_server(owner, self.gpu_flavor(1))
+        self.confirm(owner, source="host1")
+        self.assertEqual([], self.by_alias(owner))
         self.start_host("host2")
         self.flags(allow_resize_to_same_host=False)
         self._resize_server(server, self.gpu_flavor(1))

@@ -107,12 +107,12 @@ class MovesTest(BindingTestBase):
 
     def test_revert_and_confirm(self) -> None:
         self._move()
-        bound = [each for each in self.kernels["host1"].done if each.startswith(CARD)]
+        bound = [line for line in self.kernels["host1"].done if line.startswith(CARD)]
         self._revert_resize(self.server)
         self.assertWithGuests(CARD, host="host2")
         self.assertGPUs(self.server, [CARD], "host1")
         self.assertWithGuests(CARD, host="host1")
-        again = [each for each in self.kernels["host1"].done if each.startswith(CARD)]
+        again = [line for line in self.kernels["host1"].done if line.startswith(CARD)]
         self.assertEqual(bound, again)
         self._move()
         self.confirm(self.server, source="host1")
@@ -122,8 +122,10 @@ class MovesTest(BindingTestBase):
         # With the instances their cards go back, and the stranger's never did before.
         self.assertGPUs(self.stranger, [CARD], "host2")
         done = self.kernels["host2"].done
-        given = [each.split()[1] for each in done if each.startswith(CARD[:-1]) and each[-1] != "-"]
-        self.assertEqual(["vfio-pci"] * 2, given)
+        drivers = [
+            line.split()[1] for line in done if line.startswith(CARD[:-1]) and line[-1] != "-"
+        ]
+        self.assertEqual(["vfio-pci"] * 2, drivers)
         for server in (self.server, self.stranger):
             self._delete_server(server)
         for host in ("host1", "host2"):
@@ -147,7 +149,7 @@ class CastTest(BindingTestBase):
     def assertNothingLeft(self, point: str) -> None:
         self.assertWithGuests(CARD)
         self.assertInventory(total=2, used=1)
-        left = [each.UUIDString() for each in self._domains("host1")]
+        left = [domain.UUIDString() for domain in self._domains("host1")]
         self.assertEqual([self.server["id"]], left, point)
 
     def test_card_goes_back_when_the_build_notices(self) -> None:

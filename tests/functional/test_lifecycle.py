@@ -63,7 +63,7 @@ class KVMLifecycleTest(kvm.KVMServersTestBase):
             self.restart_host("host1")
             for server in (self.server, self.neighbour):
                 self.assertEqual("ACTIVE", self._show_server(server)["status"])
-            self.assertEqual(2, sum(each.isActive() for each in self._domains("host1")))
+            self.assertEqual(2, sum(domain.isActive() for domain in self._domains("host1")))
         self.assertAsBefore()
 
     def test_host_deleted_and_started_again(self) -> None:
@@ -73,7 +73,9 @@ class KVMLifecycleTest(kvm.KVMServersTestBase):
         self.computes["host1"].stop()
         self.api.api_delete(f"/os-services/{service['id']}")
         providers = self.placement.get("/resource_providers").body["resource_providers"]
-        self.assertEqual([], [each["name"] for each in providers if "_gpu_" in each["name"]])
+        self.assertEqual(
+            [], [provider["name"] for provider in providers if "_gpu_" in provider["name"]]
+        )
         self.restart_host("host1")
         self.assertInventory(used=0)
         # As with any host that is new: nova-manage cell_v2 discover_hosts

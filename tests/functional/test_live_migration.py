@@ -93,18 +93,20 @@ class Moves(live.Moving):
     def test_there_and_back(self) -> None:
         """Once QEMU is new enough, and libvirt does not refuse it in the midst"""
         with mock.patch.object(self.connection("host1"), "fakeVersion", 8000000):
-            said = self.refusal_of("host2")
-        self.assertIn("host host1 cannot move a running guest with vGPUs", said)
-        self.assertIn("takes libvirt 8.6.0 and QEMU 8.1.0 at both ends", said)
-        self.assertIn(COLD, said)
+            message = self.refusal_of("host2")
+        self.assertIn("host host1 cannot move a running guest with vGPUs", message)
+        self.assertIn("takes libvirt 8.6.0 and QEMU 8.1.0 at both ends", message)
+        self.assertIn(COLD, message)
         self.refusal = live.NO_STATE.format(self.name(self.MINE[1]))
         self.during = lambda: self.assertMade(3, "host2")
         self.live_migrate(self.server, expected="failed")
         self.assertEqual(1, self.moves)
         self.assertHere()
-        said = "\n".join(self.said(self.server))
-        self.assertIn(f"vGPU {self.MINE[1]} cannot be moved: its driver on the host cannot", said)
-        self.assertIn(COLD, said)
+        message = "\n".join(self.said(self.server))
+        self.assertIn(
+            f"vGPU {self.MINE[1]} cannot be moved: its driver on the host cannot", message
+        )
+        self.assertIn(COLD, message)
         self.assertIn("the guest continues on this host: vGPU", self.log())
         # Another day
         self.refusal = None
@@ -118,23 +120,23 @@ class Moves(live.Moving):
 
     def said(self, server: Server) -> list[str]:
         (request, *_) = [
-            each["request_id"]
-            for each in self.api.get_instance_actions(server["id"])
-            if each["action"] == "live-migration"
+            action["request_id"]
+            for action in self.api.get_instance_actions(server["id"])
+            if action["action"] == "live-migration"
         ]
         url = f"/servers/{server['id']}/os-instance-actions/{request}"
         events = self.api.api_get(url).body["instanceAction"]["events"]
-        return [each["details"] for each in events if each["details"]]
+        return [event["details"] for event in events if event["details"]]
 
     def refusal_of(self, host: str) -> str:
         """What the instance's owner reads; nothing is made or claimed any more."""
-        said: str = self.live_migration_refused(self.server, host)
+        message: str = self.live_migration_refused(self.server, host)
         self.assertVGPUs(self.server, self.MINE, "host1")
         self.assertMade(1, "host2")
         usage = self.computes[host].driver._gpus.ledger.now
         self.assertEqual(set(), usage.kept_by(self.server["id"]))
         self.assertIsNone(self.instance(self.server).migration_context)
-        return said
+        return message
 
     def test_the_source_ends_meanwhile(self) -> None:
         """What it leaves is given back when it is back, as the guest never left."""
@@ -152,8 +154,8 @@ class Moves(live.Moving):
             self._wait_for_assert(lambda: self.assertEqual(2, len(deaths)))
         self.assertMade(3, "host2")
         self.restart_host("host1")
-        found = [each.kind for each in self.judge("host2").differences]
-        self.assertIn(Conflict.ALLOCATION_UNKNOWN, found)
+        kinds = [difference.kind for difference in self.judge("host2").differences]
+        self.assertIn(Conflict.ALLOCATION_UNKNOWN, kinds)
         for _ in range(2):
             self.period("host1")
         self.period("host2")
@@ -202,17 +204,17 @@ class MediatedTest(Moves, divided.DividedServersTestBase):
         """QEMU refuses it for all devices of VFIO."""
         self.flags(live_migration_permit_post_copy=True, group="libvirt")
         self.restart_host("host1")
-        asked: list[int] = []
+        calls: list[int] = []
         name = "tests.fixtures.libvirt.Domain.migrateToURI3"
         move = libvirt.Domain.migrateToURI3
 
         def migrate(domain: Any, destination: str, params: Any, flags: int) -> None:
-            asked.append(flags)
+            calls.append(flags)
             move(domain, destination, params, flags)
 
         with fixtures.MonkeyPatch(name, migrate):
             self.live_migrate(self.server, "host2")
-        self.assertEqual([0], [flags & fakelibvirt.VIR_MIGRATE_POSTCOPY for flags in asked])
+        self.assertEqual([0], [flags & fakelibvirt.VIR_MIGRATE_POSTCOPY for flags in calls])
         driver = self.computes["host1"].driver
         self.assertTrue(driver._live_migration_flags & fakelibvirt.VIR_MIGRATE_POSTCOPY)
 
@@ -279,8 +281,8 @@ class RecoveriesTest(live.Moving, divided.DividedServersTestBase):
         url = f"/os-migrations?instance_uuid={self.server['id']}"
 
         def has_ended() -> None:
-            (found,) = self.admin_api.api_get(url).body["migrations"]
-            self.assertIn(found["status"], statuses)
+            (migration,) = self.admin_api.api_get(url).body["migrations"]
+            self.assertIn(migration["status"], statuses)
 
         self._wait_for_assert(has_ended)
         economy.wait_for_quiet(5)

@@ -32,14 +32,14 @@ class WalksTest(unittest.TestCase):
         own = walks.Walk(SETUP, (walks.Step("start"),))
         by_api = outages.Call("cast", "start", is_of_host=False)
         made = [outages.Call("libvirt", "create"), by_api, outages.Call("libvirt", "create")]
-        found = [str(each.steps[0]) for each in plans.with_outages(own, 0, made, 0)]
-        self.assertEqual(3 + 3 + 3, len(found))
-        self.assertIn("start@die:create.2", found)
-        self.assertIn("start@twice:start", found)
+        texts = [str(walk.steps[0]) for walk in plans.with_outages(own, 0, made, 0)]
+        self.assertEqual(3 + 3 + 3, len(texts))
+        self.assertIn("start@die:create.2", texts)
+        self.assertIn("start@twice:start", texts)
         self.assertEqual(2, len(plans.with_outages(own, 0, made, 2)))
         # Of two calls with one name one goes wrong, and what went wrong before does not again.
         drawn = plans.with_outages(own, 0, made, 99, {"start@die:create"})
-        self.assertEqual(5, len({plans.tries(each.steps[0]) for each in drawn}))
+        self.assertEqual(5, len({plans.tries(walk.steps[0]) for walk in drawn}))
         self.assertEqual(5, len(drawn))
 
 
@@ -53,7 +53,7 @@ class CallsTest(clouds.KVM):
     def test_the_calls_of_a_boot(self) -> None:
         with self.calls.during(outages.Way.COUNT):
             stage.Stage(self).begin(walks.Setup("kvm", "gpus"))
-        made = {(each.boundary, each.name, each.is_of_host) for each in self.calls.made}
+        made = {(call.boundary, call.name, call.is_of_host) for call in self.calls.made}
         for call in (
             ("placement", "GET-allocation_candidates", False),
             ("placement", "GET-allocations", True),
@@ -72,22 +72,22 @@ def _pairs(kind: str) -> list[walks.Walk]:
 
 class PairsTest(unittest.TestCase):
     def test_each_operation_is_tried_in_each_state_that_takes_it(self) -> None:
-        found = {
+        pairs = {
             (tuple(step.operation for step in own.steps[:-1]), own.steps[-1].operation)
             for own in _pairs("kvm")
         }
         for state in operations.STATES.values():
             for name, operation in operations.OPERATIONS.items():
                 if state.status in operation.before and "kvm" in operation.kinds:
-                    self.assertIn((state.steps, name), found)
+                    self.assertIn((state.steps, name), pairs)
 
     def test_each_pair_of_conditions_is_tried(self) -> None:
-        found = [own.setup for own in _pairs("kvm")]
+        setups = [own.setup for own in _pairs("kvm")]
         for pair in itertools.combinations(axes.CONDITIONS, 2):
-            self.assertTrue(any({*pair} <= {*setup.conditions} for setup in found), pair)
+            self.assertTrue(any({*pair} <= {*setup.conditions} for setup in setups), pair)
         for flavor, condition in itertools.product(axes.FLAVORS, axes.CONDITIONS):
             if flavor != axes.PLAIN:
-                has = any(s.flavor == flavor and condition in s.conditions for s in found)
+                has = any(s.flavor == flavor and condition in s.conditions for s in setups)
                 self.assertTrue(has, (flavor, condition))
 
 
@@ -146,20 +146,20 @@ class ReportTest(unittest.TestCase):
         twin = plans.twin(own)
         assert twin
         differences = (oracle.Difference("task", "A", "goes on"),)
-        told = report.Report(io.StringIO(), 1, [own])
-        self.assertEqual(twin, told.take(Found(own, differences, is_hit=True)))
-        self.assertEqual(twin, told.take(Found(twin)))
-        self.assertIsNone(told.take(Found(twin, differences, is_hit=True)))
-        self.assertEqual((2, 0), (told.counts["passed"], told.counts["failed"]))
+        reporter = report.Report(io.StringIO(), 1, [own])
+        self.assertEqual(twin, reporter.take(Found(own, differences, is_hit=True)))
+        self.assertEqual(twin, reporter.take(Found(twin)))
+        self.assertIsNone(reporter.take(Found(twin, differences, is_hit=True)))
+        self.assertEqual((2, 0), (reporter.counts["passed"], reporter.counts["failed"]))
         # What is wrong on another host without GPUs is Nova's, too
         texts = [f"its domain was {{'{host}': True}}" for host in ("host1", "host2")]
         changed = [(oracle.Difference("changed", "A", text),) for text in texts]
-        told = report.Report(io.StringIO(), 1, [])
-        told.take(Found(own, changed=changed[0], is_hit=True))
-        told.take(Found(twin, changed=changed[1], is_hit=True))
-        self.assertEqual((2, 0), (told.counts["passed"], told.counts["failed"]))
+        reporter = report.Report(io.StringIO(), 1, [])
+        reporter.take(Found(own, changed=changed[0], is_hit=True))
+        reporter.take(Found(twin, changed=changed[1], is_hit=True))
+        self.assertEqual((2, 0), (reporter.counts["passed"], reporter.counts["failed"]))
         # Once more, and no oftener
-        told = report.Report(io.StringIO(), 1, [own])
-        told.take(Found(own, differences, is_hit=True))
-        self.assertEqual([twin, None], [told.take(Found(twin)) for _ in range(2)])
-        self.assertEqual(1, told.counts["failed"])
+        reporter = report.Report(io.StringIO(), 1, [own])
+        reporter.take(Found(own, differences, is_hit=True))
+        self.assertEqual([twin, None], [reporter.take(Found(twin)) for _ in range(2)])
+        self.assertEqual(1, reporter.counts["failed"])

@@ -24,8 +24,8 @@ class RoadTest(verifying.Verifying, mig.MIGServersTestBase):
         whole = self.boot(self.gpu_flavor(1))
         self.assertGPUs(whole, [WHOLE])
         self.assertEqual((6, 0, 2), self.vgpus())
-        found = counters.read(self.state())
-        self.assertEqual((1, 3), (found.claims, found.vgpu_claims))
+        counts = counters.read(self.state())
+        self.assertEqual((1, 3), (counts.claims, counts.vgpu_claims))
         self.assertFound()
         self._delete_server(one)
         self.assertInstances(self.boot(self.of_type(SMALL)), [ONE], nodes_of(0, 9))
@@ -43,7 +43,7 @@ class RoadTest(verifying.Verifying, mig.MIGServersTestBase):
     def test_nvml_is_silent_from_the_start(self) -> None:
         """Neither whole nor in parts, and the guests that run go on."""
         server = self.boot(self.of_type(SMALL))
-        was_told, self.told = self.told, {}
+        before, self.layouts = self.layouts, {}
         self.restart_host("host1")
         self.period()
         self.assertIn(
@@ -54,9 +54,9 @@ class RoadTest(verifying.Verifying, mig.MIGServersTestBase):
         self.assertEqual((1, 0, 1), self.vgpus())
         self.boot_refused(self.of_type(SMALL))
         self._stop_server(server)
-        said = self.refused({"os-start": None}, server)
-        self.assertIn("NVML does not report them", said[0])
-        self.told = was_told
+        messages = self.refused({"os-start": None}, server)
+        self.assertIn("NVML does not report them", messages[0])
+        self.layouts = before
         self.period()
         self.period()
         self.assertEqual((6, 0, 1), self.vgpus())

@@ -49,7 +49,7 @@ class OracleTest(base.GPUServersTestBase):
         ):
             with self.subTest(kind):
                 with broken:
-                    self.assertIn(kind, {each.kind for each in self.now()})
+                    self.assertIn(kind, {difference.kind for difference in self.now()})
                 self.assertEqual([], self.now())
 
     def now(self) -> list[oracle.Difference]:
@@ -58,13 +58,13 @@ class OracleTest(base.GPUServersTestBase):
     @contextlib.contextmanager
     def without_allocation(self, server: base.Server, group: str) -> Iterator[None]:
         url = f"/allocations/{server['id']}"
-        kept = self.placement.get(url, version="1.28").body
-        part = kept["allocations"].pop(group)
-        self.assertEqual(204, self.placement.put(url, kept, version="1.28").status)
+        body = self.placement.get(url, version="1.28").body
+        part = body["allocations"].pop(group)
+        self.assertEqual(204, self.placement.put(url, body, version="1.28").status)
         yield
-        kept = self.placement.get(url, version="1.28").body
-        kept["allocations"][group] = {"resources": part["resources"]}
-        self.assertEqual(204, self.placement.put(url, kept, version="1.28").status)
+        body = self.placement.get(url, version="1.28").body
+        body["allocations"][group] = {"resources": part["resources"]}
+        self.assertEqual(204, self.placement.put(url, body, version="1.28").status)
 
     @contextlib.contextmanager
     def lower_limit(self) -> Iterator[None]:
@@ -98,7 +98,7 @@ class OracleTest(base.GPUServersTestBase):
             folder, address = self.state() / "gpu-quarantine", PciAddress.parse(CARD)
             entry = quarantine.Entry(address, None, "it is old", "replace it", "today")
             quarantine.put(folder, entry)
-            left = sorted(each.kind for each in self.differences())
+            left = sorted(difference.kind for difference in self.differences())
             self.assertEqual(["domain", "quarantine", "reserved"], left)
             self.assertRaises(AssertionError, self.expect_known, self.differences())
         quarantine.release(folder, address)
@@ -106,14 +106,14 @@ class OracleTest(base.GPUServersTestBase):
 
 @contextlib.contextmanager
 def _set(owner: Any, name: str, value: Any) -> Iterator[None]:
-    kept = getattr(owner, name)
+    original = getattr(owner, name)
     setattr(owner, name, value)
     yield
-    setattr(owner, name, kept)
+    setattr(owner, name, original)
 
 
 @contextlib.contextmanager
 def _item(owner: dict[str, Any], name: str, value: Any) -> Iterator[None]:
-    kept, owner[name] = owner[name], value
+    original, owner[name] = owner[name], value
     yield
-    owner[name] = kept
+    owner[name] = original

@@ -34,17 +34,17 @@ class PeersTest(kvm.KVMServersTestBase):
         self._migrate_server(preferring)
         self.confirm(preferring, source="host1")
         self.assertEqual([], self.cliques(preferring, "host2"))
-        said = self.refused({"migrate": None}, insisting)
-        self.assertTrue(said)
+        messages = self.refused({"migrate": None}, insisting)
+        self.assertTrue(messages)
         self.assertEqual(["0"] * 2, self.cliques(insisting))
 
     def cliques(self, server: Server, host: str = "host1") -> list[str]:
         """Of the devices that have one, in the domain's order"""
         domain = self.domain(server, host)
-        found = []
+        values = []
         for alias in domain.xpath("devices/hostdev/alias/@name"):
             path = f"qemu:override/qemu:device[@alias='{alias}']/qemu:frontend/qemu:property"
-            (each,) = domain.xpath(path, namespaces=_NAMES)
-            self.assertEqual("x-nv-gpudirect-clique", each.get("name"))
-            found.append(each.get("value"))
-        return found
+            (element,) = domain.xpath(path, namespaces=_NAMES)
+            self.assertEqual("x-nv-gpudirect-clique", element.get("name"))
+            values.append(element.get("value"))
+        return values

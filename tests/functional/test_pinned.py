@@ -119,8 +119,8 @@ class BrokenTest(pinned.Pinned, kvm.KVMServersTestBase):
         self.assertIn(f"Starting with GPUs on other NUMA nodes: {reason}", self.log())
         (claim,) = self.sent()
         self.assertIn(reason, claim.payload["reason"])
-        said = f"its GPU {card} is on NUMA node 0, and its processors and memory are on 1"
-        self.assertIn(said, self.why(server))
+        message = f"its GPU {card} is on NUMA node 0, and its processors and memory are on 1"
+        self.assertIn(message, self.why(server))
         self._revert_resize(server)
         self.assertEqual([], self.recorded(server))
         self.assertEqual("host1", self.host_of(server))
@@ -130,8 +130,10 @@ class BrokenTest(pinned.Pinned, kvm.KVMServersTestBase):
         self._resize_server(server, flavor)
         self.confirm(server, "host1")
         self.period("host2")
-        found = [(each.kind, each.subject) for each in self.judge("host2").differences]
-        self.assertEqual([(Conflict.CARD_REMOTE, card)], found)
+        differences = [
+            (difference.kind, difference.subject) for difference in self.judge("host2").differences
+        ]
+        self.assertEqual([(Conflict.CARD_REMOTE, card)], differences)
 
     def test_an_image_that_gives_cells(self) -> None:
         self.start_host("host1")
@@ -139,8 +141,8 @@ class BrokenTest(pinned.Pinned, kvm.KVMServersTestBase):
         server = self.boot(self.gpu_flavor(3), image_uuid=self.image(**words))
         (cell,), nodes = self.cells(server), set(map(node_of, self.recorded(server)))
         self.assertEqual({0, 1}, nodes)
-        said = f"is on NUMA node {1 - cell}, and its processors and memory are on {cell}"
-        self.assertIn(said, self.why(server))
+        reason = f"is on NUMA node {1 - cell}, and its processors and memory are on {cell}"
+        self.assertIn(reason, self.why(server))
         self._delete_server(server)  # its pages are not counted for the comparison at the end
 
     def test_two_builds_that_swap(self) -> None:
@@ -164,10 +166,10 @@ class BrokenTest(pinned.Pinned, kvm.KVMServersTestBase):
         with mock.patch.object(GPULibvirtDriver, "prepare_for_spawn", prepare_both), early:
             server = self.boot(self.pinned(2, **{"pci_passthrough:alias": "nic:1"}))
         self.assertIn("Swapped GPUs with instance", self.log())
-        for each, node in ((server, 1), *((other, 0) for other in others)):
-            self.assertEqual([node], self.cells(each))
-            self.assertEqual([node] * 2, [*map(node_of, self.rendered(each))])
-            self.assertEqual(self.rendered(each), self.recorded(each))
+        for booted_server, node in ((server, 1), *((other, 0) for other in others)):
+            self.assertEqual([node], self.cells(booted_server))
+            self.assertEqual([node] * 2, [*map(node_of, self.rendered(booted_server))])
+            self.assertEqual(self.rendered(booted_server), self.recorded(each))
         self.assertEqual([], self.differences())
 
     def why(self, server: Server) -> str:
@@ -255,8 +257,10 @@ class Story(pinned.Pinned, live.Moving):
         (node,) = self.cells(self.server)
         self.assertEqual([node] * self.COUNT, [*map(node_of, devices)], operation)
         self.assertDevices(self.server, devices, host)
-        found = [each for each in self._differences_now() if each.kind == "tracker"]
-        self.assertEqual([], found, operation)
+        differences = [
+            difference for difference in self._differences_now() if difference.kind == "tracker"
+        ]
+        self.assertEqual([], differences, operation)
         for name in self.hosts:
             self.restart_host(name)
         self.assertEqual([], self.differences(), operation)

@@ -125,8 +125,8 @@ class SizesTest(plain.PlainServersTestBase):
         with mock.patch.object(self.api, "project_id", "other-tenant"):
             eighth = self.boot(self.flavor(vgpus="= 1", vgpu_type="s== vf-of-8-cpx-nps4"))
         self.assertEqual("host2", self.host_of(eighth))
-        said = " ".join(self.refused({"migrate": None}, whole))
-        self.assertIn("No valid host", said)
+        message = " ".join(self.refused({"migrate": None}, whole))
+        self.assertIn("No valid host", message)
         self.start_host("host3")
         self.period("host3")
         self._migrate_server(whole)

@@ -46,8 +46,8 @@ class QuotaTest(QuotaTestBase):
         self.assertEqual(
             base.BLUEPRINT | {"resources:PGPU": "2"}, self.admin_api.get_extra_specs(two)
         )
-        found = {each["id"]: each for each in self.admin_api.get_flavors()}
-        self.assertTrue(found[two]["os-flavor-access:is_public"])
+        flavors_by_id = {flavor["id"]: flavor for flavor in self.admin_api.get_flavors()}
+        self.assertTrue(flavors_by_id[two]["os-flavor-access:is_public"])
 
         server = self.boot(two)
         self.assertGPUs(server, base.FIRST_SOCKET[:2])
@@ -67,9 +67,9 @@ class QuotaTest(QuotaTestBase):
         self._stop_server(first)
         other = self.boot(two)
         for _ in range(2):
-            said = self.refused({"os-start": None}, first)
+            messages = self.refused({"os-start": None}, first)
             over = "quota of class:PGPU is 3, 2 in use, and 2 more asked for"
-            self.assertTrue(any(over in each for each in said), said)
+            self.assertTrue(any(over in message for message in messages), messages)
             self.assertEqual("SHUTOFF", self._show_server(first)["status"])
             self.assertInventory(used=2)
             self.period()
@@ -97,8 +97,10 @@ class QuotaTest(QuotaTestBase):
                 self._start_server(servers[1])
 
         with mock.patch.object(counting, "refuse_over", judge):
-            said = self.refused({"os-start": None}, servers[0])
-        self.assertTrue(any("quota of class:PGPU is 3" in each for each in said), said)
+            messages = self.refused({"os-start": None}, servers[0])
+        self.assertTrue(
+            any("quota of class:PGPU is 3" in message for message in messages), messages
+        )
         self.assertGPUs(servers[1], base.FIRST_SOCKET[:2])
         self.assertInventory(used=2)
 
@@ -126,7 +128,11 @@ class QuotaTest(QuotaTestBase):
         other = self.boot(one)
         self.refused({"unshelve": None}, server)
         # Nova shows the reason in its log and in our notification only.
-        reasons = [each.payload["reason"] for each in self.sent() if "reason" in each.payload]
+        reasons = [
+            notification.payload["reason"]
+            for notification in self.sent()
+            if "reason" in notification.payload
+        ]
         for reason, expected in zip(
             filter(None, reasons), (refusal(2, 3), refusal(1, 2)), strict=True
         ):

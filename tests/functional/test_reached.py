@@ -53,9 +53,11 @@ class ShiftedMinorsTest(verifying.Verifying):
         self.assertEqual(1, self.log().count(f"The guest {server['id']} reaches GPU {NEXT}"))
         self.assertEqual({"/dev/nvidia4"}, self.nodes_in(server))
         self.assertFound((Conflict.REACHES_OTHERS, server["id"]))
-        (reached,) = (each for each in self.sent() if each.event_type == "gpu.reached")
-        told = reached.payload["instance_uuid"], reached.payload["addresses"]
-        self.assertEqual((server["id"], [NEXT]), told)
+        (reached,) = (
+            notification for notification in self.sent() if notification.event_type == "gpu.reached"
+        )
+        payload = reached.payload["instance_uuid"], reached.payload["addresses"]
+        self.assertEqual((server["id"], [NEXT]), payload)
         others = [self.boot(self.gpu_flavor(1)) for _ in range(5)]
         self.assertNotIn(NEXT, [self.recorded(other)[0] for other in others])
         self.boot_refused(self.gpu_flavor(1))
@@ -69,8 +71,8 @@ class ShiftedMinorsTest(verifying.Verifying):
         """A way of Nova's to a running guest that is not overridden"""
         server = self.boot(self.gpu_flavor(1))
         driver, instance = self.driver, self.instance(server)
-        said = self.assertRaises(ComputeResourcesUnavailable, self.xml, driver, instance)
-        self.assertIn("in a way that this nova-gpu does not know", str(said))
+        error = self.assertRaises(ComputeResourcesUnavailable, self.xml, driver, instance)
+        self.assertIn("in a way that this nova-gpu does not know", str(error))
         gpus = driver._gpus
         with gpus.starts.holding(server["id"], gpus.ledger.now.kept_by(server["id"])):
             self.assertIn("/dev/nvidia4", self.xml(driver, instance))

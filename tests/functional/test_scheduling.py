@@ -88,7 +88,9 @@ class WeigherTest(scheduling.SchedulingTestBase):
         actions = self.api.get_instance_actions(server["id"])
         url = f"/servers/{server['id']}/os-instance-actions/{actions[0]['request_id']}"
         events = self.api.api_get(url).body["instanceAction"]["events"]
-        runs = [each["host"] for each in events if each["event"].endswith("build_and_run_instance")]
+        runs = [
+            event["host"] for event in events if event["event"].endswith("build_and_run_instance")
+        ]
         self.assertEqual({"host1", "host2"}, set(runs))
         self.period()  # until then Nova counts the refused build as failed
         # Who only prefers it takes what there is.

@@ -34,10 +34,10 @@ class HostsTest(ShownTestBase):
         of_kepler = self.values(group_list.ListGroups, "--arch", "Kepler", "--free")
         self.assertEqual(groups[1:2], of_kepler)
         self.assertEqual(1, len(self.values(host_list.ListHosts, "--arch", "kepler")))
-        for name, said in (("hots2", "; did you mean host2?"), ("nosuch", "the 2 hosts")):
+        for name, text in (("hots2", "; did you mean host2?"), ("nosuch", "the 2 hosts")):
             refused = self.refusal(group_list.ListGroups, "--host", name)
             self.assertIn(f"Placement has no GPUs of a host {name}; ", refused)
-            self.assertIn(said, refused)
+            self.assertIn(text, refused)
         service = self.computes["host2"].service_ref.uuid
         self.admin_api.put_service(service, {"status": "disabled", "disabled_reason": "repair"})
         off = "its compute service is disabled: repair"
@@ -67,7 +67,7 @@ class HostsTest(ShownTestBase):
         shown = self.fields(servers.ShowServer, "pair")
         self.assertEqual((two["id"], "host1", 2), (shown["id"], shown["host"], shown["gpus"]))
         self.assertEqual("2 GPUs (architecture fermi, hypervisor lxc)", shown["asked_for"])
-        self.assertEqual(self.rendered(two), [each["address"] for each in shown["cards"]])
+        self.assertEqual(self.rendered(two), [card["address"] for card in shown["cards"]])
         self.documented("show", servers.ShowServer, "pair")
         self._stop_server(two)
         stopped = self.fields(servers.ShowServer, "pair")
@@ -98,21 +98,22 @@ class HostsTest(ShownTestBase):
         project = two["tenant_id"]
         some = self.values(usage.ShowUsage, "--host", "host2", "--project", self.api.project_id)
         self.assertEqual({"host2"}, {row[3] for row in some})
-        found = {(row[0], row[3], row[6]): row for row in self.values(usage.ShowUsage)}
+        rows_by_claim = {(row[0], row[3], row[6]): row for row in self.values(usage.ShowUsage)}
         moved = (two["id"], "host2", 2)
-        kept = (two["id"], "host1", 2)
+        source = (two["id"], "host1", 2)
         left = (stranger, "host1", 1)
-        self.assertEqual({moved, kept, left, (one["id"], "host2", 1)}, set(found))
+        self.assertEqual({moved, source, left, (one["id"], "host2", 1)}, set(rows_by_claim))
         self.assertEqual(
-            (two["id"], "pair", project, "host2", "10de:1091", "fermi", 2, 0, ""), found[moved]
+            (two["id"], "pair", project, "host2", "10de:1091", "fermi", 2, 0, ""),
+            rows_by_claim[moved],
         )
-        self.assertIn("kept until its move", found[kept][8])
-        self.assertEqual("elsewhere", found[left][2])
-        self.assertIn("unknown to Nova", found[left][8])
+        self.assertIn("kept until its move", rows_by_claim[source][8])
+        self.assertEqual("elsewhere", rows_by_claim[left][2])
+        self.assertIn("unknown to Nova", rows_by_claim[left][8])
 
         rows, printed = sdk.run(self, usage.ShowUsage, admin=False)
         self.assertIn("Placement counts 5 GPUs and 0 vGPUs for this project", printed)
-        own = {each["Name"]: (each["GPUs"], each["Asked For"]) for each in sdk.rows(rows)}
+        own = {row["Name"]: (row["GPUs"], row["Asked For"]) for row in sdk.rows(rows)}
         self.assertEqual({"pair", "single"}, set(own))
         self.assertEqual((1, "1 GPU (architecture kepler)"), own["single"])
         self.assertEqual(
@@ -126,13 +127,13 @@ class ReasonsTest(ShownTestBase):
         here = self.fields(explain.ExplainServer, "all")
         self.assertEqual(("", "host1"), (here["fault"], here["host"]))
         self.assertEqual("the scheduler chose host1, which had what it asks for", here["why"][0])
-        self.assertIn("0 of 1 other hosts with GPUs could take it now", here["why"])
+        self.assertIn("no other host with GPUs could take it now", here["why"])
         self.assertEqual(
             [
                 ("host1", True, "8 GPUs asked for, 0 of 8 free"),
                 ("host2", False, "8 GPUs asked for, it has 4"),
             ],
-            [(each["host"], each["has_it"], each["reason"]) for each in here["hosts"]],
+            [(host["host"], host["has_it"], host["reason"]) for host in here["hosts"]],
         )
         self.documented("explain-here", explain.ExplainServer, "all")
 
@@ -149,7 +150,7 @@ class ReasonsTest(ShownTestBase):
 
         self._delete_server(self._named("all"))
         freed = self.fields(explain.ExplainServer, "five")
-        self.assertIn("though 1 of 2 with GPUs could take it now", freed["why"][0])
+        self.assertIn("though 1 of 2 hosts with GPUs could take it now", freed["why"][0])
         self.documented("explain-nowhere", explain.ExplainServer, "five")
 
         self.boot(self.flavor(), name="plain")
@@ -158,8 +159,8 @@ class ReasonsTest(ShownTestBase):
         self._test_flavors()
 
     def _named(self, name: str) -> base.Server:
-        (found,) = (each for each in self.api.get_servers() if each["name"] == name)
-        return dict(found)
+        (server,) = (server for server in self.api.get_servers() if server["name"] == name)
+        return dict(server)
 
     def _test_flavors(self) -> None:
         specs = {"gpus": "= 2", "gpu_arch": "s== fermi", "resources:PGPU": "2"}
@@ -178,9 +179,9 @@ class ReasonsTest(ShownTestBase):
                 self, flavor_check.CheckFlavor, "-f", "json", admin=admin
             )
             self.assertEqual(1, status)
-            listed = [each["Flavor"] for each in json.loads(printed)]
+            listed = [row["Flavor"] for row in json.loads(printed)]
             self.assertEqual(sorted(listed), listed)
-            with_mistakes = [each for each in json.loads(printed) if each["Mistakes"]]
+            with_mistakes = [row for row in json.loads(printed) if row["Mistakes"]]
             self.assertEqual(
                 [
                     "gpus='two': 'two' is not a whole number; allowed: '= N' or N, with N from 1 "
@@ -209,9 +210,9 @@ class RefusedActionTest(ShownTestBase):
         return "\n".join(self.fields(explain.ExplainServer, name, admin=admin)["failure_reason"])
 
     def test_each_refusal_is_read_by_its_owner(self) -> None:
-        said = self.flavor(gpus="= 1", hypervisor="s== LXC")
+        lxc_flavor = self.flavor(gpus="= 1", hypervisor="s== LXC")
         unsaid = self.gpu_flavor(1)
-        for name, flavor in (("said", said), ("unsaid", unsaid), ("plain", self.flavor())):
+        for name, flavor in (("said", lxc_flavor), ("unsaid", unsaid), ("plain", self.flavor())):
             server = self.boot(flavor, host="host1", name=name)
             actions: tuple[tuple[dict[str, object], str], ...] = (
                 ({"suspend": None}, "the state of a container cannot be saved; pause, stop or"),
@@ -246,19 +247,19 @@ class ToldThenTest(ShownTestBase):
         self.assertEqual(f"WARNING: no instance of nine can start now: {never}\n", printed)
         _, printed = sdk.run(self, flavor_check.CheckFlavor)
         self.assertEqual(f"nine: no instance can start now: {never}\n", printed)
-        nine = next(each["id"] for each in self.api.get_flavors() if each["name"] == "nine")
+        nine = next(flavor["id"] for flavor in self.api.get_flavors() if flavor["name"] == "nine")
         self.assertIn(f": {exception.FINAL}no host has 9 GPUs", self.boot_refused(nine))
 
     def test_several_at_once(self) -> None:
         kepler = self.flavor(gpus="= 1", gpu_arch="kepler")
         pair = self.boot_several(kepler, 2, name="pair")
         refused = self.boot_several(kepler, 4, "ERROR", name="four")
-        for each in refused:
+        for server in refused:
             self.assertEqual(
                 "No valid host was found. Scheduling failed: 4 instances at once with 1 GPU "
                 "(architecture kepler) each asked for, and not all of them fit; Nova starts all of "
                 "them or none: ask for fewer",
-                self._show_server(each)["fault"]["message"],
+                self._show_server(server)["fault"]["message"],
             )
         self.assertIn("and there is room for 2; Nova starts all", self.log())
         why = self.fields(explain.ExplainServer, refused[0]["id"])["why"]

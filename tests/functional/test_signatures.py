@@ -154,7 +154,9 @@ GUEST = {34: GUEST_34, 33: GUEST_34, 32: GUEST_32, 31: GUEST_32, 29: GUEST_32}
 def parameters(function: Any) -> str:
     """The parameters of ``function`` with their defaults, without annotations."""
     signature = inspect.signature(function)
-    bare = [each.replace(annotation=each.empty) for each in signature.parameters.values()]
+    bare = [
+        parameter.replace(annotation=parameter.empty) for parameter in signature.parameters.values()
+    ]
     return str(inspect.Signature(bare))[1:-1]
 
 
@@ -169,8 +171,8 @@ class TestSignatures(unittest.TestCase):
             if hasattr(stock, name)
             and (inspect.isfunction(value) or isinstance(value, (staticmethod, classmethod)))
         }
-        found = {name: parameters(inspect.getattr_static(stock, name)) for name in overridden}
-        self.assertEqual(DRIVER[NOVA], found)
+        signatures = {name: parameters(inspect.getattr_static(stock, name)) for name in overridden}
+        self.assertEqual(DRIVER[NOVA], signatures)
 
     def test_of_what_is_counted_on(self):
         for owner, pinned in (
@@ -180,5 +182,5 @@ class TestSignatures(unittest.TestCase):
             (claims.MoveClaim, CLAIM),
             (libvirt_guest.Guest, GUEST[NOVA]),
         ):
-            found = {name: parameters(getattr(owner, name)) for name in pinned}
-            self.assertEqual(pinned, found)
+            signatures = {name: parameters(getattr(owner, name)) for name in pinned}
+            self.assertEqual(pinned, signatures)

@@ -22,15 +22,17 @@ class StockTest(base.GPUServersTestBase):
         self.stock._host.get_node_uuid = self.ours._host.get_node_uuid
 
     def test_all_that_nova_reads(self) -> None:
-        ours, stock = (self._provider_tree(each) for each in (self.ours, self.stock))
+        ours, stock = (self._provider_tree(driver) for driver in (self.ours, self.stock))
         self.assertEqual(stock, ours)
-        self.assertEqual(["host1"], [each["name"] for each in stock])
+        self.assertEqual(["host1"], [provider["name"] for provider in stock])
         with self.on("host1"):
-            ours, stock = (each.get_available_resource("host1") for each in (self.ours, self.stock))
-        for found in (ours, stock):
+            ours, stock = (
+                driver.get_available_resource("host1") for driver in (self.ours, self.stock)
+            )
+        for resources in (ours, stock):
             # of this machine, now
-            del found["memory_mb_used"]
-            found["stats"].pop("uptime", None)
+            del resources["memory_mb_used"]
+            resources["stats"].pop("uptime", None)
         self.assertEqual(stock, ours)
         self.assertEqual(*self._xmls())
         # Else that would show nothing

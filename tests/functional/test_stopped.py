@@ -43,9 +43,9 @@ class StoppedTest(Stopping, kvm.KVMServersTestBase):
         # Its disk and all else stay; nobody waits for a period.
         second = self.boot(self.all)
         self.assertGPUs(second, every)
-        (said,) = self.refused({"os-start": None}, first)
-        self.assertIn("the instance gave its GPUs back, and gets none", said)
-        self.assertNotIn(second["id"], said)
+        (message,) = self.refused({"os-start": None}, first)
+        self.assertIn("the instance gave its GPUs back, and gets none", message)
+        self.assertNotIn(second["id"], message)
         # Which its user may not read with Nova's default policies.
         _, shown, _ = sdk.shown(self, explain.ExplainServer, "-f", "json", first["id"], admin=False)
         self.assertIn("start at ", json.loads(shown)["last_failure"])
@@ -71,10 +71,13 @@ class StoppedTest(Stopping, kvm.KVMServersTestBase):
         self._start_server(second)
         self.assertGPUs(second, every)
         # Who bills by notifications bills each for its turns.
-        turns = [each["id"] for each in (first, second, first, second)]
+        turns = [server["id"] for server in (first, second, first, second)]
         billed = [(kind, turn) for turn in turns for kind in ("gpu.claim", "gpu.release")]
-        told = [(each.event_type, each.payload["instance_uuid"]) for each in self.sent()]
-        self.assertEqual(billed[:-1], told)
+        events = [
+            (notification.event_type, notification.payload["instance_uuid"])
+            for notification in self.sent()
+        ]
+        self.assertEqual(billed[:-1], events)
 
     def test_a_stored_refusal_ends_with_its_operation(self) -> None:
         server = self.boot(self.all)
@@ -100,8 +103,8 @@ class StoppedTest(Stopping, kvm.KVMServersTestBase):
             service = self.computes["host1"]
             service.stop()  # as for SIGHUP: the driver stays
             service.start()
-        (said,) = self.failure(server["id"], newest)
-        self.assertIn("and gets none now", said)
+        (message,) = self.failure(server["id"], newest)
+        self.assertIn("and gets none now", message)
         with self.on("host1"):
             self.computes["host1"].manager._sync_power_states(self.context)
         self._wait_until_settled(server, "SHUTOFF")

@@ -53,8 +53,14 @@ class RoadTest(profiled.ProfiledServersTestBase):
 
     def assertSent(self, event_type: str, server: Server, addresses: list[str]) -> None:
         """The only notification about *server* since the last call"""
-        found = [each for each in self.sent() if each.payload["instance_uuid"] == server["id"]]
-        (sent,) = [each for each in found if each.event_type == event_type]
+        notifications = [
+            notification
+            for notification in self.sent()
+            if notification.payload["instance_uuid"] == server["id"]
+        ]
+        (sent,) = [
+            notification for notification in notifications if notification.event_type == event_type
+        ]
         payload = {"count": len(addresses), "addresses": addresses, "vgpu_type": "nvidia-1155"}
         payload |= {"host": "host1", "product_id": "10de:26b9", "product": "L40S"}
         self.assertEqual(payload, {key: sent.payload[key] for key in payload})
@@ -146,7 +152,7 @@ class RuledServersTestBase(profiled.ProfiledServersTestBase):
         )
 
     def of(self, name: str, count: int = 1) -> str:
-        (number,) = (n for n, each in self.NAMES.items() if each.endswith(f"-{name}"))
+        (number,) = (n for n, type_name in self.NAMES.items() if type_name.endswith(f"-{name}"))
         return self.flavor(vgpus=f"= {count}", vgpu_type=f"s== nvidia-{number}")
 
 

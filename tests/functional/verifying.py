@@ -16,8 +16,8 @@ class Verifying(base.GPUServersTestBase):
 
     def assertFound(self, *expected: tuple[Conflict, str]) -> None:
         verdict = self.judge()
-        found = [(each.kind, each.subject) for each in verdict.differences]
-        self.assertEqual(sorted(expected), sorted(found), command.text(verdict))
+        differences = [(difference.kind, difference.subject) for difference in verdict.differences]
+        self.assertEqual(sorted(expected), sorted(differences), command.text(verdict))
         self.assertEqual((), verdict.unread)
         self.assertEqual(1 if expected else 0, verdict.status)
 

@@ -42,10 +42,10 @@ def obstacle(roots: Roots = ROOTS) -> str | None:
     """Why nothing of it can be tried on this machine, ``None`` where it can"""
     if not (roots.sysfs / "bus/pci/devices").is_dir():
         return "needs a real GPU: this kernel shows no PCI bus in sysfs"
-    found = _discover(roots, {})
-    held = [gpu for gpu in found if gpu.driver == nvml.DRIVER]
+    gpus = _discover(roots, {})
+    held = [gpu for gpu in gpus if gpu.driver == nvml.DRIVER]
     if not held:
-        others = f", only {found[0].address} of {found[0].product.vendor_id}" if found else ""
+        others = f", only {gpus[0].address} of {gpus[0].product.vendor_id}" if gpus else ""
         return f"needs a real GPU that NVIDIA's driver holds: there is none{others}"
     if not shutil.which("nvidia-smi"):
         return "needs a real GPU and nvidia-smi, to compare with: it is not on PATH"

@@ -93,7 +93,7 @@ def _uncorrected(errors: Any) -> int | None:
     """Of each kind of memory: a card has ``sram_uncorrectable``, or that in parts."""
     if errors is None:
         return None
-    names = [each.tag for each in errors if "uncorrectable" in each.tag]
+    names = [element.tag for element in errors if "uncorrectable" in element.tag]
     counts = [count for count in (_number(errors, name) for name in names) if count is not None]
     return sum(counts) if counts else None
 

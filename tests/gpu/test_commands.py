@@ -53,11 +53,11 @@ class CommandsTest(unittest.TestCase):
         self.assertTrue(adopted.adopt(path, "real", self.folder).exists())
 
     def test_list(self) -> None:
-        found = json.loads(self.printed("list.json", "list", "--format", "json"))
-        told = machine.smi_cards()
-        by_address = {PciAddress.parse(each["address"]): each for each in found}
-        self.assertLessEqual(told.keys(), by_address.keys())
-        for address, card in told.items():
+        cards = json.loads(self.printed("list.json", "list", "--format", "json"))
+        smi_cards = machine.smi_cards()
+        by_address = {PciAddress.parse(card["address"]): card for card in cards}
+        self.assertLessEqual(smi_cards.keys(), by_address.keys())
+        for address, card in smi_cards.items():
             self.assertIn(by_address[address]["name"], card.name)
 
     def test_metrics(self) -> None:

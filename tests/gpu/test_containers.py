@@ -57,14 +57,14 @@ def _namespace(*command: str) -> list[str]:
     return ["unshare", "--mount", "--propagation", "private", *command]
 
 
-def _cuda(given: Sequence[str], folder: pathlib.Path) -> str:
-    """What ``cuda.py`` prints where /dev has *given* and what is no device of a card
+def _cuda(paths: Sequence[str], folder: pathlib.Path) -> str:
+    """What ``cuda.py`` prints where /dev has *paths* and what is no device of a card
 
     :raises subprocess.SubprocessError: where it prints nothing
     """
     dev = folder / "dev"
     dev.mkdir(exist_ok=True)
-    present = [node for node in (*_COMMON, *given) if os.path.exists(node)]
+    present = [node for node in (*_COMMON, *paths) if os.path.exists(node)]
     program = [sys.executable, str(_PROGRAM)]
     argv = _namespace("sh", "-c", _DEV, "sh", str(dev), *present, "--", *program)
     done = subprocess.run(argv, capture_output=True, text=True, timeout=machine.TIMEOUT_S)
@@ -85,9 +85,9 @@ class NodesTest(unittest.TestCase):
         """What a container with all cards gets, in parts where they are divided"""
         whole = [gpu for gpu in machine.gpus() if gpu.mig is None]
         numbers = (
-            (gpu.address, slot_number(each.gpu_instance, each.compute_instance))
+            (gpu.address, slot_number(instance.gpu_instance, instance.compute_instance))
             for gpu in machine.gpus()
-            for each in gpu.mig or ()
+            for instance in gpu.mig or ()
         )
         slots = [
             Slot(address, "whole", number) for address, number in numbers if number is not None
@@ -98,19 +98,19 @@ class NodesTest(unittest.TestCase):
         """The cards on which something can be computed: one in MIG mode has instances for it"""
         return {str(gpu.address) for gpu in machine.gpus() if gpu.mig is None or gpu.mig}
 
-    def computed(self, name: str, given: Sequence[str]) -> dict[str, Any]:
+    def computed(self, name: str, paths: Sequence[str]) -> dict[str, Any]:
         if reason := _obstacle():
             self.skipTest(reason)
-        text = _cuda(given, self.folder)
+        text = _cuda(paths, self.folder)
         machine.keep(f"cuda-{name}.json", text)
-        found: dict[str, Any] = json.loads(text)
-        return found
+        answer: dict[str, Any] = json.loads(text)
+        return answer
 
     def test_all_that_is_needed(self) -> None:
         """In a /dev that has no other nodes CUDA finds every card, and computes on it."""
-        found = self.computed("with", self.given().nodes)
-        self.assertIsNone(found["error"])
-        self.assertEqual(self.addresses(), set(map(str, map(PciAddress.parse, found["cards"]))))
+        answer = self.computed("with", self.given().nodes)
+        self.assertIsNone(answer["error"])
+        self.assertEqual(self.addresses(), set(map(str, map(PciAddress.parse, answer["cards"]))))
 
     def test_no_card_without_its_node(self) -> None:
         """Who has the nodes that all cards share, and a card's not, does not have the card."""
@@ -136,14 +136,14 @@ class CDITest(unittest.TestCase):
                 own = nodes.own_nodes(gpu, machine.ROOTS)
                 device = cdi.describing(own, described)
                 assert device is not None
-                given = {node.path for node in device.edits.nodes}
-                self.assertTrue(set(own) & given)
+                paths = {node.path for node in device.edits.nodes}
+                self.assertTrue(set(own) & paths)
                 required = [
                     node
                     for node in nodes.shared_nodes(gpu.driver)
                     if nodes.is_required(node) and nodes.is_there(node, machine.ROOTS)
                 ]
-                self.assertLessEqual(set(required), given)
+                self.assertLessEqual(set(required), paths)
                 self.assertTrue(device.edits.mounts)
 
     def test_of_the_host(self) -> None:
@@ -156,8 +156,8 @@ class CDITest(unittest.TestCase):
             if path.suffix in (".json", ".yaml")
         ]
         if not files:
-            looked = ", ".join(map(str, machine.ROOTS.cdi_spec_dirs))
-            self.skipTest(f"no CDI specification is in {looked}")
+            text = ", ".join(map(str, machine.ROOTS.cdi_spec_dirs))
+            self.skipTest(f"no CDI specification is in {text}")
         for path in files:
             with self.subTest(path=path):
                 self.assertTrue(cdi.load(path))

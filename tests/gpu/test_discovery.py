@@ -24,18 +24,18 @@ class LspciTest(unittest.TestCase):
         if not shutil.which("lspci"):
             self.skipTest("lspci is not on PATH: install pciutils")
         text = machine.said("lspci.txt", ["lspci", "-Dnmm"]).decode()
-        told = {
+        functions = {
             (PciAddress.parse(address), device)
             for address, kind, device in _FUNCTION.findall(text)
             if kind in _CLASSES
         }
-        whole = {each for each in told if not _is_virtual(each[0])}
-        found = {
+        whole = {function for function in functions if not _is_virtual(function[0])}
+        gpus = {
             (gpu.address, gpu.product.product_id)
             for gpu in machine.all_gpus()
             if gpu.product.vendor_id == "10de"
         }
-        self.assertEqual(whole, found)
+        self.assertEqual(whole, gpus)
 
 
 def _is_virtual(address: PciAddress) -> bool:
@@ -44,14 +44,14 @@ def _is_virtual(address: PciAddress) -> bool:
 
 class SmiTest(unittest.TestCase):
     def setUp(self) -> None:
-        self.told = machine.smi_cards()
+        self.cards = machine.smi_cards()
         self.gpus = {gpu.address: gpu for gpu in machine.gpus()}
 
     def test_products(self) -> None:
-        self.assertEqual(self.told.keys(), self.gpus.keys())
+        self.assertEqual(self.cards.keys(), self.gpus.keys())
         for address, gpu in self.gpus.items():
             with self.subTest(address=address):
-                card = self.told[address]
+                card = self.cards[address]
                 product = gpu.product
                 self.assertEqual(card.product_id, product.product_id)
                 # NVML's name, without the vendor's
@@ -70,13 +70,14 @@ class SmiTest(unittest.TestCase):
     def test_capability(self) -> None:
         command = ["nvidia-smi", "--query-gpu=pci.bus_id,compute_cap", "--format=csv,noheader"]
         text = machine.said("compute_cap.txt", command).decode()
-        told = dict(line.split(", ") for line in text.splitlines())
+        smi_capabilities = dict(line.split(", ") for line in text.splitlines())
         facts = machine.facts()
-        found = {
-            address: facts[address].compute_capability for address in map(PciAddress.parse, told)
+        capabilities = {
+            address: facts[address].compute_capability
+            for address in map(PciAddress.parse, smi_capabilities)
         }
         expected = {
             PciAddress.parse(address): tuple(map(int, capability.split(".")))
-            for address, capability in told.items()
+            for address, capability in smi_capabilities.items()
         }
-        self.assertEqual(expected, found)
+        self.assertEqual(expected, capabilities)

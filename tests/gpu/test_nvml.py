@@ -27,32 +27,32 @@ _MINORS = pathlib.Path("driver/nvidia-caps/mig-minors")
 
 
 class HealthTest(unittest.TestCase):
-    told: ClassVar[Mapping[PciAddress, smi.Card]]
-    found: ClassVar[Mapping[PciAddress, NvmlHealth]]
+    cards: ClassVar[Mapping[PciAddress, smi.Card]]
+    health: ClassVar[Mapping[PciAddress, NvmlHealth]]
 
     @classmethod
     def setUpClass(cls) -> None:
-        cls.told = machine.smi_cards()
-        cls.found = nvml.health(cls.told, machine.TIMEOUT_S)
-        machine.keep("health.txt", "".join(f"{a}: {h}\n" for a, h in cls.found.items()))
+        cls.cards = machine.smi_cards()
+        cls.health = nvml.health(cls.cards, machine.TIMEOUT_S)
+        machine.keep("health.txt", "".join(f"{a}: {h}\n" for a, h in cls.health.items()))
 
     def test_health(self) -> None:
         """A card is ill where nvidia-smi says so, and for nothing else."""
-        self.assertEqual(self.told.keys(), self.found.keys())
-        for address, card in self.told.items():
+        self.assertEqual(self.cards.keys(), self.health.keys())
+        for address, card in self.cards.items():
             with self.subTest(address=address):
-                found = self.found[address]
-                self.assertFalse(found.lost)
-                self.assertEqual(card.uncorrected, found.uncorrected)
-                self.assertEqual(card.retirement_pending, found.retirement_pending)
-                self.assertEqual(card.remapping_pending, found.remapping_pending)
-                self.assertEqual(card.remapping_failed, found.remapping_failed)
+                health = self.health[address]
+                self.assertFalse(health.lost)
+                self.assertEqual(card.uncorrected, health.uncorrected)
+                self.assertEqual(card.retirement_pending, health.retirement_pending)
+                self.assertEqual(card.remapping_pending, health.remapping_pending)
+                self.assertEqual(card.remapping_failed, health.remapping_failed)
                 if not card.mig:
-                    self.assertIn(found.fabric_state, _FABRIC[card.fabric])
+                    self.assertIn(health.fabric_state, _FABRIC[card.fabric])
                 if card.recovery is not None:
                     needs_none = card.recovery.strip() == _NO_ACTION
-                    self.assertEqual(needs_none, not found.recovery_action, card.recovery)
-                verdict = health_verdict.of_nvml(found)
+                    self.assertEqual(needs_none, not health.recovery_action, card.recovery)
+                verdict = health_verdict.of_nvml(health)
                 self.assertEqual(_ailing(card), verdict is not None, verdict)
 
     def test_bus(self) -> None:
@@ -61,23 +61,23 @@ class HealthTest(unittest.TestCase):
             machine.keep(f"bus-{gpu.address}.txt", str(bus_health.bus_errors(gpu, machine.ROOTS)))
 
     def test_use(self) -> None:
-        used = nvml.usage(self.told, machine.TIMEOUT_S)
-        self.assertEqual(self.told.keys(), used.keys())
-        for address, card in self.told.items():
-            found = used[address]
+        used = nvml.usage(self.cards, machine.TIMEOUT_S)
+        self.assertEqual(self.cards.keys(), used.keys())
+        for address, card in self.cards.items():
+            usage = used[address]
             assert card.memory_mib and card.used_mib is not None
-            assert found.memory_total and found.memory_used is not None
-            self.assertAlmostEqual(card.memory_mib, found.memory_total >> 20, delta=1)
-            self.assertAlmostEqual(card.used_mib, found.memory_used >> 20, delta=_USED_MIB)
-            self.assertLess(found.memory_used, found.memory_total)
+            assert usage.memory_total and usage.memory_used is not None
+            self.assertAlmostEqual(card.memory_mib, usage.memory_total >> 20, delta=1)
+            self.assertAlmostEqual(card.used_mib, usage.memory_used >> 20, delta=_USED_MIB)
+            self.assertLess(usage.memory_used, usage.memory_total)
 
     def test_modes(self) -> None:
         """What one card is asked for alone: it is there, and in the mode that nvidia-smi says."""
-        found = nvml.modes(self.told, machine.TIMEOUT_S)
-        self.assertEqual(self.told.keys(), found.keys())
-        for address, card in self.told.items():
-            self.assertEqual(bool(card.mig), bool(found[address].mig))
-        machine.keep("modules.txt", str(nvml.modules(self.told, machine.TIMEOUT_S)))
+        modes = nvml.modes(self.cards, machine.TIMEOUT_S)
+        self.assertEqual(self.cards.keys(), modes.keys())
+        for address, card in self.cards.items():
+            self.assertEqual(bool(card.mig), bool(modes[address].mig))
+        machine.keep("modules.txt", str(nvml.modules(self.cards, machine.TIMEOUT_S)))
 
 
 def _ailing(card: smi.Card) -> bool:
@@ -99,12 +99,16 @@ class InstancesTest(unittest.TestCase):
                 minor = gpu_instances.gpu_minor(address, machine.ROOTS)
                 assert minor is not None
                 known = gpu_instances.capabilities(minor, machine.ROOTS)
-                found = gpu_instances.instances(known)
-                ids = tuple((each.gpu_instance, each.compute_instance) for each in found)
+                instances = gpu_instances.instances(known)
+                ids = tuple(
+                    (instance.gpu_instance, instance.compute_instance) for instance in instances
+                )
                 self.assertEqual(card.instances, ids)
-                told = machine.facts()[address].mig
-                self.assertEqual(bool(card.mig), told is not None)
-                parts = [(each.gpu_instance, each.compute_instance) for each in told or ()]
+                layout = machine.facts()[address].mig
+                self.assertEqual(bool(card.mig), layout is not None)
+                parts = [
+                    (instance.gpu_instance, instance.compute_instance) for instance in layout or ()
+                ]
                 self.assertEqual(list(card.instances), parts)
                 if not card.mig:
                     self.assertFalse(gpu_instances.is_divided(address, machine.ROOTS))
@@ -118,23 +122,23 @@ class InstancesTest(unittest.TestCase):
         lines = [line.rpartition(" ") for line in table.read_text().splitlines()]
         minors = {name: int(number) for name, _, number in lines}
         self.assertIn("config", minors)
-        for each in known:
-            path = f"gpu{gpu}/gi{each.gpu_instance}"
-            if each.compute_instance is not None:
-                path += f"/ci{each.compute_instance}"
-            self.assertEqual(minors[f"{path}/access"], each.minor)
+        for instance in known:
+            path = f"gpu{gpu}/gi{instance.gpu_instance}"
+            if instance.compute_instance is not None:
+                path += f"/ci{instance.compute_instance}"
+            self.assertEqual(minors[f"{path}/access"], instance.minor)
 
 
 class LinksTest(unittest.TestCase):
     def test_counts(self) -> None:
         """As many links are up as ``nvidia-smi nvlink -s`` lists; a card alone has no peer."""
         cards = nvml.read(nvml.run([], machine.TIMEOUT_S), "gpus")
-        for address, told in cards.items():
+        for address, facts in cards.items():
             with self.subTest(address=address):
                 command = ["nvidia-smi", "nvlink", "-s", "-i", str(address)]
                 # Of a card whose links are all down it says so, and may fail.
                 text = machine.said(f"nvlink-{address}.txt", command, may_fail=True).decode()
-                self.assertEqual(len(_LINK.findall(text)), len(told["nvlinks"]))
+                self.assertEqual(len(_LINK.findall(text)), len(facts["nvlinks"]))
 
     def test_peers(self) -> None:
         """Each link leads to another card of this host, and that one has it too."""

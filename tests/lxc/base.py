@@ -82,9 +82,9 @@ class LXCTestCase(cloud_base.Cloud):
             while set(lv.leftovers()) - before and time.monotonic() < deadline:
                 time.sleep(0.2)
             left = set(lv.leftovers()) - before
-            for each in leftovers.remove_empty_groups(left):
-                print(f"libvirt left the empty {each}; its log ends so:\n{lv.log_end()}")
-                left.remove(each)
+            for leftover in leftovers.remove_empty_groups(left):
+                print(f"libvirt left the empty {leftover}; its log ends so:\n{lv.log_end()}")
+                left.remove(leftover)
             for domain in lv.domains():
                 for verb in ("destroy", "undefine"):
                     subprocess.run(lv.enter(["virsh", "-qc", "lxc:///", verb, domain]))
@@ -104,14 +104,14 @@ class LXCTestCase(cloud_base.Cloud):
         """What an ordinary user of the guest is told who opens each of these."""
         paths = [node.path for node in opened]
         tried = self.run_inside(server, "/bin/sh", "-c", _TRY, "try", *paths, uid=image.USER_ID)
-        said = tried.stdout.splitlines()
-        self.assertEqual(len(paths), len(said), tried.stdout + tried.stderr)
-        return said
+        lines = tried.stdout.splitlines()
+        self.assertEqual(len(paths), len(lines), tried.stdout + tried.stderr)
+        return lines
 
     def gpus_inside(self, server: dict[str, Any]) -> set[int]:
         """Which cards, by their index in ``place.GPUS``, an ordinary user of the guest can open."""
-        said = self.told(server, [place.node(gpu) for gpu in range(len(place.GPUS))])
-        return {gpu for gpu, word in enumerate(said) if NO_DRIVER in word}
+        lines = self.told(server, [place.node(gpu) for gpu in range(len(place.GPUS))])
+        return {gpu for gpu, word in enumerate(lines) if NO_DRIVER in word}
 
     def assertGPUs(self, server: dict[str, Any], expected: Collection[int]) -> None:
         """Exactly these cards: nodes and device cgroup asked in the guest, Placement outside."""
@@ -134,7 +134,9 @@ class LXCTestCase(cloud_base.Cloud):
     def usage(self) -> int:
         """GPUs of any kind"""
         providers = self._get_all_providers()
-        return sum(self.used(each["uuid"]) for each in providers if "_gpu_" in each["name"])
+        return sum(
+            self.used(provider["uuid"]) for provider in providers if "_gpu_" in provider["name"]
+        )
 
     def reserved(self) -> int:
         inventory = self._get_provider_inventory(self.gpu_provider(PROVIDER))

@@ -71,8 +71,8 @@ def run(module: str, *arguments: str) -> int:
         left = lv.leftovers()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    for each in left:
-        print(f"left behind: {each}", file=sys.stderr)
+    for leftover in left:
+        print(f"left behind: {leftover}", file=sys.stderr)
     return status or bool(left)
 
 

@@ -36,10 +36,10 @@ class CleaningTest(base.LXCTestCase):
         self.delete(server)
 
         self.assertEqual(-signal.SIGKILL, left.wait(200))
-        said = self.stdlog.logger.output
-        self.assertIn(f"(pid {left.pid}), which still had GPU {place.GPUS[0]} open", said)
-        self.assertIn(f"clean_command for GPU {place.GPUS[0]}: NOVA_GPU_MODE=lxc", said)
-        self.assertIn(f"GPU {place.GPUS[0]} is clean", said)
+        output = self.stdlog.logger.output
+        self.assertIn(f"(pid {left.pid}), which still had GPU {place.GPUS[0]} open", output)
+        self.assertIn(f"clean_command for GPU {place.GPUS[0]}: NOVA_GPU_MODE=lxc", output)
+        self.assertIn(f"GPU {place.GPUS[0]} is clean", output)
         self.assertGPUs(self.boot_with(8), range(8))
 
     def _outside_of(self, server: dict[str, Any]) -> subprocess.Popen[bytes]:

@@ -72,7 +72,7 @@ class CDITest(base.LXCTestCase):
 
     def _mount_options(self, server: dict[str, object], path: str) -> list[str]:
         mounts = self.run_inside(server, "/bin/cat", "/proc/mounts").stdout.splitlines()
-        (options,) = (each.split()[3] for each in mounts if each.split()[1] == path)
+        (options,) = (mount.split()[3] for mount in mounts if mount.split()[1] == path)
         return options.split(",")
 
     def _environment_of_init(self, server: dict[str, object]) -> dict[str, str]:
@@ -89,11 +89,13 @@ class MIGTest(base.LXCTestCase):
     MACHINE = "h200-8"
 
     def prepare_host(self) -> None:
-        self._host.set_mig(CARD, [(each, 0) for each in place.INSTANCES])
-        layout = tuple(MIGInstance(each, 0, PROFILE, 16384, 1) for each in place.INSTANCES)
-        told = {PciAddress.parse(CARD): nvml.NvmlFacts(mig=layout)}
+        self._host.set_mig(CARD, [(gpu_instance, 0) for gpu_instance in place.INSTANCES])
+        layout = tuple(
+            MIGInstance(gpu_instance, 0, PROFILE, 16384, 1) for gpu_instance in place.INSTANCES
+        )
+        facts = {PciAddress.parse(CARD): nvml.NvmlFacts(mig=layout)}
         self.useFixture(
-            fixtures.MonkeyPatch("nova_gpu.host.nvidia.nvml.query", lambda timeout_s: told)
+            fixtures.MonkeyPatch("nova_gpu.host.nvidia.nvml.query", lambda timeout_s: facts)
         )
         self.useFixture(fixtures.MonkeyPatch("nova_gpu.host.nvidia.nvml.health", lambda *_: {}))
         self.flags(nvml=True, group="gpu")
@@ -102,26 +104,28 @@ class MIGTest(base.LXCTestCase):
         """Its own nodes open, for an ordinary user; all others are not there, and refused by the
         device cgroup even so."""
         capabilities = ((gpu_instance,), (gpu_instance, 0))
-        own = nodes.pretend_nvidia_caps(nvidia.cap_minor(0, *each) for each in capabilities)
+        own = nodes.pretend_nvidia_caps(
+            nvidia.cap_minor(0, *capability) for capability in capabilities
+        )
         card, *_ = nodes.pretend_nvidia([0])
-        said = self.told(server, [card, *own])
-        self.assertEqual([], [each for each in said if base.NO_DRIVER not in each])
+        lines = self.told(server, [card, *own])
+        self.assertEqual([], [line for line in lines if base.NO_DRIVER not in line])
         listed = self.run_inside(server, "/bin/ls", "/dev/nvidia-caps").stdout.split()
-        self.assertEqual(sorted(each.name.partition("/")[2] for each in own), sorted(listed))
+        self.assertEqual(sorted(node.name.partition("/")[2] for node in own), sorted(listed))
         listed = self.run_inside(server, "/bin/sh", "-c", "ls -d /dev/nvidia*").stdout.split()
-        expected = {card.path, "/dev/nvidia-caps", *(f"/dev/{each}" for each in place.SHARED)}
+        expected = {card.path, "/dev/nvidia-caps", *(f"/dev/{name}" for name in place.SHARED)}
         self.assertEqual(expected, set(listed))
-        others = [each for each in nodes.pretend_nvidia_caps(place.CAPS) if each not in own]
+        others = [node for node in nodes.pretend_nvidia_caps(place.CAPS) if node not in own]
         others += nodes.pretend_nvidia([1])[:1]
         self.assertRefused(server, others)
-        found = guest.escapes(self._lv, self.domain(server), others[-2])
-        self.assertEqual([], [each for each in found if not each.refused])
+        escapes = guest.escapes(self._lv, self.domain(server), others[-2])
+        self.assertEqual([], [escape for escape in escapes if not escape.refused])
 
     def _gpu_instance_of(self, server: dict[str, Any]) -> int:
         xml = self._lv.virsh("dumpxml", self.domain(server))
-        found = re.search(f"{CARD}/{PROFILE}/([0-9]+)", xml)
-        assert found
-        gpu_instance, _ = of_slot(int(found[1]))
+        match = re.search(f"{CARD}/{PROFILE}/([0-9]+)", xml)
+        assert match
+        gpu_instance, _ = of_slot(int(match[1]))
         return gpu_instance
 
     def test_each_sees_its_own(self) -> None:

@@ -15,10 +15,10 @@ class FlavorTest(base.LXCTestCase):
         self.assertGPUs(server, {0, 1})
         self.assertEqual(2, self.usage())
         for name in ("nvidiactl", "nvidia-uvm"):
-            said = self.run_inside(
+            errors = self.run_inside(
                 server, "/bin/sh", "-c", f": </dev/{name}", uid=image.USER_ID
             ).stderr
-            self.assertIn(base.NO_DRIVER, said, name)
+            self.assertIn(base.NO_DRIVER, errors, name)
 
         self.delete(server)
         self.assertEqual(0, self.usage())
@@ -33,7 +33,7 @@ class FlavorTest(base.LXCTestCase):
             *guest.escapes(self._lv, domain, others[0], place.GPUS[1]),
         ]
         self.assertGreater(len(attempts), len(others) + 8)
-        self.assertEqual([], [each for each in attempts if not each.refused])
+        self.assertEqual([], [attempt for attempt in attempts if not attempt.refused])
 
     def test_root_in_the_guest_is_nobody_on_the_host(self) -> None:
         server = self.boot_with(1)

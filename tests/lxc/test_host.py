@@ -78,8 +78,8 @@ class HostBootTest(base.LXCTestCase):
         self.assertGPUs(server, {0, 1})
         self.assertEqual("ACTIVE", self.api.get_server(server["id"])["status"])
         self.assertEqual((2, 0), (self.usage(), self.reserved()))
-        asked = log.read_text().splitlines()
-        self.assertEqual(sorted(set(asked)), sorted(asked), "asked again for what is there")
+        lines = log.read_text().splitlines()
+        self.assertEqual(sorted(set(lines)), sorted(lines), "asked again for what is there")
 
     def _shut_down_host(self, domain: str) -> None:
         """Guests, their mounts, and the nodes that the vendor's tool had made, are gone."""
@@ -135,9 +135,9 @@ class PrivilegedAllowedTest(base.LXCTestCase):
         self.assertGPUs(server, {0, 1})
         # What is refused to others is open here: that it is tried at all is seen here only.
         tried = guest.escapes(self._lv, self.domain(server), place.node(2), place.GPUS[2])
-        by_cgroup = [each for each in tried if each.way.startswith(_BY_CGROUP)]
+        by_cgroup = [attempt for attempt in tried if attempt.way.startswith(_BY_CGROUP)]
         self.assertGreaterEqual(len(by_cgroup), 2)
-        self.assertEqual([], [each for each in by_cgroup if each.refused])
+        self.assertEqual([], [attempt for attempt in by_cgroup if attempt.refused])
 
 
 class StockTest(base.LXCTestCase):

@@ -121,10 +121,10 @@ class Branches:
                 stream.send(self._settled()[1])
                 return
             self._step(more[0], is_last=False)
-            found = list(oracle.differences(self._before, oracle.read(self._stage.cloud)))
+            differences = list(oracle.differences(self._before, oracle.read(self._stage.cloud)))
             if more[0].operation == "period" and not self._stage.cloud.down:
-                found = self._settled()[1]
-            stream.send((self._stage.statuses(), found))
+                differences = self._settled()[1]
+            stream.send((self._stage.statuses(), differences))
 
     def end(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -175,10 +175,10 @@ class Branches:
         made = ours.recv() if ours.poll() else []
         # A file, because each process goes one branch only.
         tried = self._tried.read_text().splitlines() if self._tried.exists() else []
-        found = plans.with_outages(walk, depth, made, int(step.outage.call or 0), {*tried})
-        lines = [*tried, *(plans.tries(own.steps[depth]) for own in found)]
+        walks = plans.with_outages(walk, depth, made, int(step.outage.call or 0), {*tried})
+        lines = [*tried, *(plans.tries(own.steps[depth]) for own in walks)]
         self._tried.write_text("\n".join(lines))
-        return found
+        return walks
 
     # What a process does
 
@@ -213,19 +213,19 @@ class Branches:
         if refused and self._then and not has_failed:
             changed = oracle.unchanged(self._then, now, uuid)
         state = self._state(now, uuid)
-        last, found = self._settled()
+        last, differences = self._settled()
         if is_hit:
             stage.recover()
             last, later = self._settled()
-            known = {(each.kind, each.who) for each in found}
-            found += [
-                dataclasses.replace(each, kind=f"{each.kind} after recovery")
-                for each in later
-                if (each.kind, each.who) not in known
+            known = {(difference.kind, difference.who) for difference in differences}
+            differences += [
+                dataclasses.replace(difference, kind=f"{difference.kind} after recovery")
+                for difference in later
+                if (difference.kind, difference.who) not in known
             ]
         return Found(
             walk,
-            tuple(found),
+            tuple(differences),
             stage.status(),
             refused,
             tuple(changed),
@@ -254,7 +254,7 @@ class Branches:
         notes = self._stage.cloud.instance(self._stage.server).system_metadata
         return (
             *(own.vm_state, own.task_state, len(own.devices), len(own.old), len(own.new)),
-            *(own.asked, own.host in self._stage.cloud.down, len(now.instances) > 1),
+            *(own.device_count, own.host in self._stage.cloud.down, len(now.instances) > 1),
             tuple(sorted(amounts)),
             tuple(sorted(domains)),
             tuple(sorted(key for key in notes if "image" not in key and "instance_t" not in key)),
@@ -268,10 +268,12 @@ class Branches:
             self._stage.cloud_period()
             self._stage.wait()
             last = oracle.read(self._stage.cloud)
-            found = [_named(last, each) for each in oracle.differences(self._before, last)]
-            if not found:
+            differences = [
+                _named(last, difference) for difference in oracle.differences(self._before, last)
+            ]
+            if not differences:
                 break
-        return last, found
+        return last, differences
 
     # Processes
 
@@ -281,16 +283,16 @@ class Branches:
         if self._quiet_in != os.getpid():
             self._idle = forks.quiet()
             self._quiet_in = os.getpid()
-        kept = self._folder / f"kept-{name}"
-        forks.copy(self._now, kept)
+        backup = self._folder / f"kept-{name}"
+        forks.copy(self._now, backup)
 
         def restore() -> None:
             shutil.rmtree(self._now)
-            forks.copy(kept, self._now)
+            forks.copy(backup, self._now)
 
         signal.alarm(0)
         yield restore
-        shutil.rmtree(kept)
+        shutil.rmtree(backup)
 
     def _fork(self, walks: Sequence[Walk], run: Any, restore: Any) -> int:
         """Call *run* in a process of its own, put the files back, and return its exit code."""
@@ -319,7 +321,7 @@ class Branches:
 
 def _named(cloud: oracle.Cloud, difference: oracle.Difference) -> oracle.Difference:
     """Give what Nova does not do a kind of its own: GPUs are counted, and their host's part not."""
-    counted = [each.allocations.get(difference.who) for each in cloud.providers.values()]
+    counted = [provider.allocations.get(difference.who) for provider in cloud.providers.values()]
     if difference.kind == "compute" and any(counted):
         return dataclasses.replace(difference, kind="half")
     return difference

@@ -99,7 +99,7 @@ def _made_up(
     ]
     state, operation = rng.choice(steps or [*_steps(kind)])
     flavors = [name for name in values["flavor"] if kind in axes.FLAVORS[name].kinds]
-    images = [name for name, each in axes.IMAGES.items() if kind in each.kinds]
+    images = [name for name, image in axes.IMAGES.items() if kind in image.kinds]
     choice = {
         "kind": kind,
         "flavor": rng.choice(flavors),
@@ -143,12 +143,12 @@ def is_possible(choice: _Choice) -> bool:
     kinds = [
         axes.FLAVORS[choice["flavor"]].kinds,
         axes.IMAGES[choice["image"]].kinds,
-        *(each.kinds for each in conditions),
+        *(condition.kinds for condition in conditions),
     ]
     return (
         (choice["state"], operation) in _steps(kind)
-        and all(kind in each for each in kinds)
-        and all(choice["image"] in each.images for each in conditions)
+        and all(kind in kind_set for kind_set in kinds)
+        and all(choice["image"] in condition.images for condition in conditions)
         and all(choice[needed] for needed in _needed(choice))
         and not (choice["member"] and operation not in ADMINS)
         and not (operation == "delete" and choice["soft-delete"])
@@ -256,11 +256,11 @@ class Exploration:
             *_, own, status = heapq.heappop(self._open)
             yield [
                 Walk(self._setup, (*own.steps, Step(name)))
-                for name, each in OPERATIONS.items()
-                if status in each.before
+                for name, operation in OPERATIONS.items()
+                if status in operation.before
                 and name not in _TRIVIAL
-                and self._setup.kind in each.kinds
-                and (each.needs is None or each.needs in self._setup.conditions)
+                and self._setup.kind in operation.kinds
+                and (operation.needs is None or operation.needs in self._setup.conditions)
                 and not (name == "delete" and "soft-delete" in self._setup.conditions)
             ]
 
@@ -286,9 +286,9 @@ class Explorations:
             self._now = Exploration(setup)
             yield from self._now
 
-    def take(self, found: Any) -> None:
+    def take(self, outcome: Any) -> None:
         """Hear of what a walk has led to (:class:`branches.Found`)."""
-        if self._now and not found.error:
-            status = found.status.partition(" ")[0]
-            kinds = {each.kind for each in found.differences}
-            self._now.take(found.walk, status, found.state, kinds)
+        if self._now and not outcome.error:
+            status = outcome.status.partition(" ")[0]
+            kinds = {difference.kind for difference in outcome.differences}
+            self._now.take(outcome.walk, status, outcome.state, kinds)

@@ -57,70 +57,76 @@ class Report:
             self._failures.append(f"seed {self.seed}: {name}")
             self._failures += [f"    {text[-_MOST:]}" for text in shown]
 
-    def take(self, found: Found) -> walks.Walk | None:
+    def take(self, outcome: Found) -> walks.Walk | None:
         """Say how a walk went, or return the one to compare it with first, if it is not known."""
-        if found.walk.setup.flavor == axes.PLAIN:
-            if self._is_wanted_again(found):
-                self._again.add(found.walk)
-                return found.walk
-            self._twins[found.walk] = found
-            self._tell(found, [])
-            for other in self._waiting.pop(found.walk, ()):
+        if outcome.walk.setup.flavor == axes.PLAIN:
+            if self._is_wanted_again(outcome):
+                self._again.add(outcome.walk)
+                return outcome.walk
+            self._twins[outcome.walk] = outcome
+            self._tell(outcome, [])
+            for other in self._waiting.pop(outcome.walk, ()):
                 self._tell(other, self._differences(other))
             return None
-        twin = plans.twin(found.walk) if self._is_doubtful(found) else None
+        twin = plans.twin(outcome.walk) if self._is_doubtful(outcome) else None
         if twin is None or twin in self._twins:
-            self._tell(found, self._differences(found))
+            self._tell(outcome, self._differences(outcome))
             return None
-        self._waiting.setdefault(twin, []).append(found)
+        self._waiting.setdefault(twin, []).append(outcome)
         return twin
 
-    def _is_wanted_again(self, found: Found) -> bool:
+    def _is_wanted_again(self, outcome: Found) -> bool:
         """Return whether a recorded walk has made the call that this twin of it has not.
 
         On a busy machine an operation before that call may have ended by a timeout.
         """
-        others = self._waiting.get(found.walk, ())
+        others = self._waiting.get(outcome.walk, ())
         is_recorded = any(other.is_hit and other.walk in self._recorded for other in others)
-        return is_recorded and not found.is_hit and found.walk not in self._again
+        return is_recorded and not outcome.is_hit and outcome.walk not in self._again
 
-    def _is_doubtful(self, found: Found) -> bool:
+    def _is_doubtful(self, outcome: Found) -> bool:
         """Return whether it did not simply go as Nova has it."""
-        expected_status = plans.status_after(found.walk)
-        is_there = found.status == (expected_status if expected_status != "DELETED" else "gone")
-        return bool(found.differences or found.changed) or not is_there
+        expected_status = plans.status_after(outcome.walk)
+        is_there = outcome.status == (expected_status if expected_status != "DELETED" else "gone")
+        return bool(outcome.differences or outcome.changed) or not is_there
 
-    def _tell(self, found: Found, differences: Iterable[oracle.Difference]) -> None:
+    def _tell(self, outcome: Found, differences: Iterable[oracle.Difference]) -> None:
         """Say how a walk went; what was wrong one step earlier was said there."""
-        name = str(found.walk)
+        name = str(outcome.walk)
         differences = list(differences)
-        known = self._kinds.get(walks.Walk(found.walk.setup, found.walk.steps[:-1]), set())
-        self._kinds[found.walk] = known | {each.kind for each in differences}
-        differences = [each for each in differences if each.kind not in known]
-        texts = [found.error] if found.error else [str(each) for each in differences]
-        is_missed = found.walk.steps and found.walk.steps[-1].outage and not found.is_hit
+        known = self._kinds.get(walks.Walk(outcome.walk.setup, outcome.walk.steps[:-1]), set())
+        self._kinds[outcome.walk] = known | {difference.kind for difference in differences}
+        differences = [difference for difference in differences if difference.kind not in known]
+        texts = (
+            [outcome.error] if outcome.error else [str(difference) for difference in differences]
+        )
+        is_missed = outcome.walk.steps and outcome.walk.steps[-1].outage and not outcome.is_hit
         notes = ["the call was not made"] if is_missed else []
-        if is_missed and found.walk in self._recorded and not texts:
+        if is_missed and outcome.walk in self._recorded and not texts:
             notes, texts = [], notes
-        self.ended(name, found.seconds, notes, texts, name)
+        self.ended(name, outcome.seconds, notes, texts, name)
 
-    def _differences(self, found: Found) -> Iterator[oracle.Difference]:
+    def _differences(self, outcome: Found) -> Iterator[oracle.Difference]:
         """Yield what is wrong, but for what is wrong without GPUs as well: that is Nova's."""
-        twin = self._twins.get(plans.twin(found.walk) or found.walk)
-        kinds = {each.kind for each in twin.differences} if twin else set()
-        yield from (each for each in found.differences if each.kind not in kinds)
-        changed = {_anywhere(each) for each in twin.changed} if twin else set()
-        yield from (each for each in found.changed if _anywhere(each) not in changed)
-        if twin is None or twin.is_hit != found.is_hit or twin.error or found.error:
+        twin = self._twins.get(plans.twin(outcome.walk) or outcome.walk)
+        kinds = {difference.kind for difference in twin.differences} if twin else set()
+        yield from (
+            difference for difference in outcome.differences if difference.kind not in kinds
+        )
+        changed = {_anywhere(difference) for difference in twin.changed} if twin else set()
+        yield from (
+            difference for difference in outcome.changed if _anywhere(difference) not in changed
+        )
+        if twin is None or twin.is_hit != outcome.is_hit or twin.error or outcome.error:
             return
-        is_refused = found.is_refused and not found.status.startswith("ERROR")
-        if not (is_refused or plans.has_rivals(found.walk)):
-            yield from oracle.same_outcome(twin.instance, found.instance)
+        is_refused = outcome.is_refused and not outcome.status.startswith("ERROR")
+        if not (is_refused or plans.has_rivals(outcome.walk)):
+            yield from oracle.same_outcome(twin.instance, outcome.instance)
 
     def close(self, seconds: float) -> bool:
         """Say how it went, at last what has failed, and return whether all went well."""
-        for found in itertools.chain.from_iterable(self._waiting.values()):
-            self._tell(found, self._differences(found))
+        for outcome in itertools.chain.from_iterable(self._waiting.values()):
+            self._tell(outcome, self._differences(outcome))
         count = sum(self.counts.values())
         processor_s = sum(os.times()[:4])  # of this process and those that it has waited for
         self.say(

@@ -61,7 +61,7 @@ def _source(
     arguments: argparse.Namespace, kind: str, seed: int, named: Sequence[walks.Walk]
 ) -> workers.Source:
     if arguments.walks == [TENANTS]:
-        return workers.Source(kind, iter(()), lambda found: None)
+        return workers.Source(kind, iter(()), lambda outcome: None)
     rng = random.Random(f"{seed} {kind}")
     own = [walk for walk in named if walk.setup.kind == kind]
     if arguments.triples or arguments.explore:
@@ -69,10 +69,10 @@ def _source(
         explorations = plans.Explorations(setups if own else plans.setups(rng, [kind]))
         return workers.Source(kind, iter(explorations), explorations.take)
     if own:
-        return workers.Source(kind, iter([own]), lambda found: None)
+        return workers.Source(kind, iter([own]), lambda outcome: None)
     chosen = (walk for walk in _chosen(arguments, rng, kind) if arguments.pattern in str(walk))
     batches = iter(lambda: list(itertools.islice(chosen, _BATCH)), [])
-    return workers.Source(kind, batches, lambda found: None)
+    return workers.Source(kind, batches, lambda outcome: None)
 
 
 def _chosen(arguments: argparse.Namespace, rng: random.Random, kind: str) -> Iterator[walks.Walk]:

@@ -80,14 +80,14 @@ class Stage:
 
     def statuses(self) -> dict[int, str]:
         """Return by slot the status of each instance that is there."""
-        found = {}
+        statuses = {}
         for slot in list(self._servers):
             self.choose(slot)
             if (status := self.status().partition(" ")[0]) != "gone":
-                found[slot] = status
+                statuses[slot] = status
             else:
                 del self._servers[slot]
-        return found
+        return statuses
 
     # What is done
 
@@ -116,25 +116,25 @@ class Stage:
         self.answer = None
 
     def _free(self, host: str) -> int:
-        found = 0
+        count = 0
         url = f"/resource_providers?in_tree={self.cloud.compute_rp_uuids[host]}"
         wanted = self.cloud.words(1).get("vgpu_type", "").removeprefix("s== ")
         for provider in self.cloud.placement.get(url, version="1.14").body["resource_providers"]:
             has = self.cloud._get_provider_inventory(provider["uuid"])
             if self.cloud.CLASS in has and provider["name"].endswith(wanted):
                 total, reserved, used = self.cloud.counts(provider["uuid"], self.cloud.CLASS)
-                found += total - reserved - used
-        return found
+                count += total - reserved - used
+        return count
 
     # Hosts
 
     def host(self) -> str | None:
         """Return the host that has the instance, if one has."""
         try:
-            found = self.admin_api.get_server(self.server["id"])
+            server = self.admin_api.get_server(self.server["id"])
         except client.OpenStackApiNotFoundException:
             return None
-        host: str | None = found["OS-EXT-SRV-ATTR:host"]
+        host: str | None = server["OS-EXT-SRV-ATTR:host"]
         return host
 
     def die(self, host: str) -> None:
@@ -155,7 +155,7 @@ class Stage:
         not run.
         """
         by_host = self.cloud.computes, self.cloud.compute_rp_uuids
-        kept = [known[host] for known in by_host]
+        entries = [known[host] for known in by_host]
         for last in (False, True):
             try:
                 start(host)
@@ -163,7 +163,7 @@ class Stage:
             except oslo_messaging.MessagingException:
                 if last:
                     raise
-            for known, own in zip(by_host, kept, strict=True):
+            for known, own in zip(by_host, entries, strict=True):
                 known[host] = own
         with self.cloud.on(host):
             self.cloud.computes[host].manager._sync_power_states(self.cloud.context)
@@ -231,18 +231,18 @@ class Stage:
 
     def status(self) -> str:
         try:
-            found = self.admin_api.get_server(self.server["id"])
+            server = self.admin_api.get_server(self.server["id"])
         except (client.OpenStackApiNotFoundException, KeyError):
             return "gone"
-        task = found["OS-EXT-STS:task_state"]
-        return f"{found['status']}{f' {task}' if task else ''}"
+        task = server["OS-EXT-STS:task_state"]
+        return f"{server['status']}{f' {task}' if task else ''}"
 
     def recover(self) -> None:
         """Do what an operator does about an operation that failed."""
-        found = self.status()
-        if found == "gone":
+        state = self.status()
+        if state == "gone":
             return
-        status, _, task = found.partition(" ")
+        status, _, task = state.partition(" ")
         self.answer = None
         if (status == "ERROR" and "delet" in task) or task in ("deleting", "soft-deleting"):
             self.ask(lambda: self.admin_api.delete_server(self.server["id"]))
@@ -282,10 +282,10 @@ def _is_any_sent() -> bool:
 
 def _listening() -> set[tuple[str, str]]:
     """Return the topics and servers of those whose threads wait for messages."""
-    found = set()
+    targets = set()
     for thread in threading.enumerate():
         owner = threads.owner(thread)
         listener = getattr(owner, "_poll_style_listener", None)
         for target in getattr(listener, "_targets", ()):
-            found.add((target.topic, target.server))
-    return found
+            targets.add((target.topic, target.server))
+    return targets

@@ -116,8 +116,8 @@ def machine(own: Search) -> type[stateful.RuleBasedStateMachine]:
             assert self.walk
             names = [
                 name
-                for name, each in OPERATIONS.items()
-                if _is_possible(each, self.walk.setup, self.statuses.get(slot))
+                for name, operation in OPERATIONS.items()
+                if _is_possible(operation, self.walk.setup, self.statuses.get(slot))
             ]
             self.take(Step(data.draw(st.sampled_from(names)), slot=slot))
 
@@ -130,16 +130,18 @@ def machine(own: Search) -> type[stateful.RuleBasedStateMachine]:
             own.expect_time()
             walk = Walk(self.walk.setup, (*self.walk.steps, step))
             self.walk = None  # nothing of it is there to be ended if it breaks
-            self.statuses, found = own.ask(("step", step), walk)
+            self.statuses, differences = own.ask(("step", step), walk)
             self.walk = walk
             own.steps += 1
             if step.operation != _PERIOD:
-                found = [each for each in found if each.kind in _AT_ONCE]
-            self.judge(found)
+                differences = [
+                    difference for difference in differences if difference.kind in _AT_ONCE
+                ]
+            self.judge(differences)
 
-        def judge(self, found: Iterable[oracle.Difference]) -> None:
+        def judge(self, differences: Iterable[oracle.Difference]) -> None:
             assert self.walk
-            if texts := [*map(str, found)]:
+            if texts := [*map(str, differences)]:
                 own.fail(self.walk, texts)
 
         def teardown(self) -> None:
@@ -185,10 +187,10 @@ def search(own: Search, steps: int, seeds: int, seed: int) -> None:
 
 def setups(seed: int, kind: str) -> list[Setup]:
     """Return some setups, of which each has a quota."""
-    found = itertools.islice(plans.setups(random.Random(seed), [kind]), _SETUPS)
+    plain_setups = itertools.islice(plans.setups(random.Random(seed), [kind]), _SETUPS)
     return [
         dataclasses.replace(
-            each, conditions=tuple(n for n in axes.CONDITIONS if n in ("limit", *each.conditions))
+            setup, conditions=tuple(n for n in axes.CONDITIONS if n in ("limit", *setup.conditions))
         )
-        for each in found
+        for setup in plain_setups
     ]

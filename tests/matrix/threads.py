@@ -22,8 +22,8 @@ _own = threading.local()
 
 def host() -> str | None:
     """Return the compute host for which this thread works, ``None`` for another service."""
-    found: str | None = getattr(_own, "host", None)
-    return found
+    name: str | None = getattr(_own, "host", None)
+    return name
 
 
 class HostByThread(fixtures.Fixture):
@@ -53,8 +53,10 @@ class HostByThread(fixtures.Fixture):
 
     def _dispatched(self, this: Any, incoming: Any) -> Any:
         # From 34 on Nova wraps them, to know what goes on.
-        endpoints = [getattr(each, "_endpoint", each) for each in this.endpoints]
-        owners = [each for each in endpoints if isinstance(each, manager.ComputeManager)]
+        endpoints = [getattr(endpoint, "_endpoint", endpoint) for endpoint in this.endpoints]
+        owners = [
+            endpoint for endpoint in endpoints if isinstance(endpoint, manager.ComputeManager)
+        ]
         own = owners[0].host if owners else None
         return self.answer(own, lambda: run(own, self._dispatch, this, incoming), incoming)
 

@@ -100,12 +100,12 @@ def work(
         for stream in connection.wait(busy):
             own = busy[stream]
             try:
-                found = own.worker.stream.recv()
+                outcome = own.worker.stream.recv()
             except EOFError:
                 batch, own.has_ended = None, True
             else:
-                if found is not DONE:
-                    own.take(found, report(found))
+                if outcome is not DONE:
+                    own.take(outcome, report(outcome))
                     continue
                 batch = own.batch()
             if batch:
@@ -128,11 +128,11 @@ class _Busy:
     twins: list[Walk] = dataclasses.field(default_factory=list)
     has_ended: bool = False
 
-    def take(self, found: Found, twin: Walk | None) -> None:
+    def take(self, outcome: Found, twin: Walk | None) -> None:
         if twin is not None:
             self.twins.append(twin)
-        if found.walk.setup.flavor != axes.PLAIN:
-            self.source.take(found)
+        if outcome.walk.setup.flavor != axes.PLAIN:
+            self.source.take(outcome)
 
     def batch(self) -> tuple[Sequence[Walk], float] | None:
         """Return the next walks with the time at which none of them begins any more."""

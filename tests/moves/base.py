@@ -35,9 +35,9 @@ class MovesTestCase(base.VFIOTestCase):
         self.begin_move(server, host)
 
         def has_ended() -> bool:
-            if len(found := self.migrations()) == number:
+            if len(migrations := self.migrations()) == number:
                 return False
-            uuid, status = found[-1]["uuid"], found[-1]["status"]
+            uuid, status = migrations[-1]["uuid"], migrations[-1]["status"]
             self.assertNotIn(status, _ENDS - {expected})
             held = self.cloud.placement.get(f"/allocations/{uuid}").body["allocations"]
             return bool(status == expected and not held)
@@ -47,16 +47,18 @@ class MovesTestCase(base.VFIOTestCase):
 
     def migrations(self) -> list[dict[str, Any]]:
         """All, the newest last"""
-        found = self.cloud.admin_api.api_get("/os-migrations").body["migrations"]
-        return sorted(found, key=lambda each: int(each["id"]))
+        migrations = self.cloud.admin_api.api_get("/os-migrations").body["migrations"]
+        return sorted(migrations, key=lambda migration: int(migration["id"]))
 
     def told(self, server: dict[str, Any]) -> str:
         """What its user reads of the last live migration"""
         actions = self.api.get_instance_actions(server["id"])
-        request = next(each for each in actions if each["action"] == "live-migration")["request_id"]
+        request = next(action for action in actions if action["action"] == "live-migration")[
+            "request_id"
+        ]
         url = f"/servers/{server['id']}/os-instance-actions/{request}"
         events = self.api.api_get(url).body["instanceAction"]["events"]
-        return "\n".join(each["details"] or "" for each in events)
+        return "\n".join(event["details"] or "" for event in events)
 
     # The guest
 
@@ -64,7 +66,7 @@ class MovesTestCase(base.VFIOTestCase):
         """All that it has said on its console there, after three times at least"""
 
         def said() -> list[int]:
-            return [int(each) for each in _COUNTED.findall(self.cloud.console(server, host))]
+            return [int(number) for number in _COUNTED.findall(self.cloud.console(server, host))]
 
         self.cloud.wait_for(f"{server['id']} counts on {host}", lambda: len(said()) > 2)
         return said()

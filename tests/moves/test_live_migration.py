@@ -40,9 +40,9 @@ class LiveMigrationTest(base.MovesTestCase):
         self.live_migrate(server, THERE)
 
         # On a card where another has one of them
-        found = self.slot(server, THERE)
-        self.assertNotEqual(taken, found)
-        self.assertMade({HERE: [], THERE: [self.uuid(neighbour, taken), self.uuid(server, found)]})
+        slot = self.slot(server, THERE)
+        self.assertNotEqual(taken, slot)
+        self.assertMade({HERE: [], THERE: [self.uuid(neighbour, taken), self.uuid(server, slot)]})
         between = self.counted(server, THERE)
         self.assertGoesOn(before, between)
 
@@ -65,8 +65,8 @@ class LiveMigrationTest(base.MovesTestCase):
         self.live_migrate(server, THERE, "failed")
 
         self.assertStays(server, slot, before)
-        said = f"vGPU {slot} cannot be moved: its driver cannot report what it writes"
-        self.assertIn(said, self.told(server))
+        reason = f"vGPU {slot} cannot be moved: its driver cannot report what it writes"
+        self.assertIn(reason, self.told(server))
 
     def test_the_source_ends_meanwhile(self) -> None:
         """What it leaves is given back when it is back."""
@@ -74,13 +74,13 @@ class LiveMigrationTest(base.MovesTestCase):
         before = self.counted(server, HERE)
         slot = self.slot(server, HERE)
         number = len(self.migrations())
-        said = self.cloud.compute_log(HERE).count(_ON_ITS_WAY)
+        count = self.cloud.compute_log(HERE).count(_ON_ITS_WAY)
         # In MiB a second: it must not be there before the source has ended.
         self.cloud.hosts[HERE].virsh("migrate-setspeed", self.cloud.domain(server), "1")
         self.begin_move(server, THERE)
         self.cloud.wait_for(
             "the guest is on its way",
-            lambda: self.cloud.compute_log(HERE).count(_ON_ITS_WAY) > said,
+            lambda: self.cloud.compute_log(HERE).count(_ON_ITS_WAY) > count,
         )
 
         self.cloud.restart_compute(HERE)
@@ -100,8 +100,8 @@ class LiveMigrationTest(base.MovesTestCase):
         )
         (named,) = self.named(server, host)
         slots = [vgpu.Slot.parse(f"{cards.OTHER}/{TYPE}/{number}") for number in range(_SLOTS)]
-        (found,) = (each for each in slots if self.uuid(server, each) == named)
-        return found
+        (slot,) = (slot for slot in slots if self.uuid(server, slot) == named)
+        return slot
 
     def uuid(self, server: dict[str, Any], slot: vgpu.Slot) -> str:
         return vgpu.device_uuid(server["id"], slot)
@@ -109,7 +109,9 @@ class LiveMigrationTest(base.MovesTestCase):
     def assertMade(self, by_host: dict[str, list[str]]) -> None:
         """The mediated devices of each host, which Placement knows of, and as many domains: in the
         end, since Nova may still be at what it has told to be done."""
-        expected = {name: (sorted(each), len(each), len(each)) for name, each in by_host.items()}
+        expected = {
+            name: (sorted(uuids), len(uuids), len(uuids)) for name, uuids in by_host.items()
+        }
         with contextlib.suppress(AssertionError):
             self.cloud.wait_for("no more and no less", lambda: self.made(by_host) == expected)
         self.assertEqual(expected, self.made(by_host))
@@ -118,16 +120,16 @@ class LiveMigrationTest(base.MovesTestCase):
         """Of each host its mediated devices, and how many domains and vGPUs in use there are"""
         names = {self.cloud.hosts[name].hostname(): name for name in by_host}
         used = dict.fromkeys(by_host, 0)
-        for each in self.cloud._get_all_providers():
-            count = self.cloud._get_provider_usages(each["uuid"]).get("VGPU", 0)
+        for provider in self.cloud._get_all_providers():
+            count = self.cloud._get_provider_usages(provider["uuid"]).get("VGPU", 0)
             if count:
-                used[names[each["name"].partition("_gpu_")[0]]] += count
-        found = {}
+                used[names[provider["name"].partition("_gpu_")[0]]] += count
+        counts = {}
         for name, count in used.items():
             host = self.cloud.hosts[name]
             domains = host.virsh("list", "--all", "--name").split()
-            found[name] = (host.mediated(), len(domains), count)
-        return found
+            counts[name] = (host.mediated(), len(domains), count)
+        return counts
 
     def assertStays(self, server: dict[str, Any], slot: vgpu.Slot, before: Sequence[int]) -> None:
         """As if nobody had wanted to move it"""
@@ -136,5 +138,5 @@ class LiveMigrationTest(base.MovesTestCase):
         self.assertEqual(slot, self.slot(server, HERE))
         self.assertMade({HERE: [self.uuid(server, slot)], THERE: []})
         self.cloud.wait_for("it counts on", lambda: self.counted(server, HERE)[-1] > before[-1] + 1)
-        said = self.counted(server, HERE)
-        self.assertEqual(list(range(1, len(said) + 1)), said)
+        numbers = self.counted(server, HERE)
+        self.assertEqual(list(range(1, len(numbers) + 1)), numbers)

@@ -81,7 +81,7 @@ class TypedFunctionsTest(base.MovesTestCase):
         """What each function has there, which all the time is NVIDIA's driver's"""
         there = self.cloud.hosts[host]
         self.assertEqual([*expected], there.types(cards.DIVIDED))
-        self.assertEqual(["nvidia"] * 2, [there.driver(each) for each in self.functions])
+        self.assertEqual(["nvidia"] * 2, [there.driver(function) for function in self.functions])
 
     def seen(self, server: dict[str, Any]) -> int:
         self.seen_in(server)

@@ -59,7 +59,7 @@ class Stay(former.FormerTestBase):
 
     def test(self) -> None:
         self.cleaned, self.stopped, self.begun = (
-            self.RECORDED.with_suffix(f".cleaned{each}") for each in ("", ".stopped", ".begun")
+            self.RECORDED.with_suffix(f".cleaned{suffix}") for suffix in ("", ".stopped", ".begun")
         )
         self.cleaned.write_text(self.former.get("cleaned", ""))
         self.begun.unlink(missing_ok=True)
@@ -76,7 +76,7 @@ class Stay(former.FormerTestBase):
         self._delete_server(servers.pop("gone"))
         self.period()
         new = [self.boot_one(flavor) for _ in range(self.CAPACITY - len(servers))]
-        devices = [each for server in new for each in self.recorded(server)]
+        devices = [resource for server in new for resource in self.recorded(server)]
         self.assertEqual(len(new), len(set(devices)))
         self.boot_refused(flavor)
         servers["gone"], dirty, *others = new
@@ -195,7 +195,10 @@ class Mediated(_VGPUs, divided.DividedServersTestBase):
     def left(self) -> list[tuple[str, str, str]]:
         links = self.hosts["host1"].roots.sysfs.glob("bus/mdev/devices/*")
         made = [link.resolve() for link in links]
-        return [(each.parent.name, (each / "mdev_type").resolve().name, each.name) for each in made]
+        return [
+            (type_number.parent.name, (type_number / "mdev_type").resolve().name, type_number.name)
+            for type_number in made
+        ]
 
 
 class Typed(_VGPUs, profiled.ProfiledServersTestBase):
@@ -228,7 +231,7 @@ class Functions(_VGPUs, divided.DividedServersTestBase):
         super().prepare(host)
 
     def assertGuestHas(self, server: base.Server, places: list[Any], host: str) -> None:
-        found = self.domain(server, host).xpath("devices/hostdev[@type='pci']")
+        hostdevs = self.domain(server, host).xpath("devices/hostdev[@type='pci']")
         self.assertEqual(
-            sorted(str(each.parent) for each in places), sorted(map(kvm.address, found))
+            sorted(str(place.parent) for place in places), sorted(map(kvm.address, hostdevs))
         )

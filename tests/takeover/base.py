@@ -67,7 +67,7 @@ class TakeoverTestCase(base.VFIOTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.kept = self.cloud.kept
+        self.host_states = self.cloud.host_states
         self.drivers = dict.fromkeys(HOSTS, STOCK)
         self.specs: dict[str, Sequence[str]] = {}
         self.divided: set[str] = set()
@@ -113,8 +113,8 @@ class TakeoverTestCase(base.VFIOTestCase):
                 # Guests do nothing, and write nothing.
                 *("cpu_allocation_ratio = 16", "disk_allocation_ratio = 4"),
                 *("[pci]", f"report_in_placement = {self.REPORTED}"),
-                *(f"device_spec = {json.dumps({'address': each})}" for each in functions),
-                *("[devices]", *(f"enabled_mdev_types = {each}" for each in types)),
+                *(f"device_spec = {json.dumps({'address': function})}" for function in functions),
+                *("[devices]", *(f"enabled_mdev_types = {type_id}" for type_id in types)),
                 *("[gpu]", "vgpu_types = *"),
             ],
         }
@@ -126,8 +126,8 @@ class TakeoverTestCase(base.VFIOTestCase):
         for provider in reversed(self.cloud._get_all_providers()):
             if provider["parent_provider_uuid"]:
                 self.cloud.placement.delete(f"/resource_providers/{provider['uuid']}")
-        for kept in self.kept.values():
-            kept.remove_mediated()
+        for host_state in self.host_states.values():
+            host_state.remove_mediated()
         self.cloud.flags(pci_in_placement=False, group="filter_scheduler")
         self.cloud.flags(alias=[], group="pci")
         self.cloud.further = {}
@@ -138,10 +138,10 @@ class TakeoverTestCase(base.VFIOTestCase):
     def type(self, host: str, commands: Sequence[str]) -> None:
         """Do what is typed on a host, where no guest notices any of it."""
         files: dict[str, str] = {_CONFIGURATION: self.drivers[host]}
-        guests = self.kept[host].guests()
+        guests = self.host_states[host].guests()
         for command in commands:
             self._do(host, command.split(), files)
-            self.assertEqual(guests, self.kept[host].guests(), f"{host}: {command}")
+            self.assertEqual(guests, self.host_states[host].guests(), f"{host}: {command}")
 
     def _do(self, host: str, words: Sequence[str], files: dict[str, str]) -> None:
         match words:
@@ -164,7 +164,7 @@ class TakeoverTestCase(base.VFIOTestCase):
     @contextlib.contextmanager
     def only(self, host: str) -> Iterator[None]:
         """While this lasts, the scheduler has this host alone."""
-        others = [each for each in HOSTS if each != host]
+        others = [other for other in HOSTS if other != host]
         for other in others:
             self._set_service(other, status="disabled")
         try:
@@ -229,11 +229,11 @@ class TakeoverTestCase(base.VFIOTestCase):
             self.cloud.wait_until(self.servers[name], "VERIFY_RESIZE")
 
     def _is_on_the_way(self, name: str) -> bool:
-        found = self.cloud.api.get_server(self.servers[name]["id"])
-        self.assertNotEqual("ERROR", found["status"], found.get("fault"))
-        action = self.cloud.api.get_instance_actions(found["id"])[0]
-        self.assertIsNone(action["message"], self._details(found["id"], action["request_id"]))
-        return found["OS-EXT-STS:task_state"] in _ON_THE_WAY or found["status"] == "VERIFY_RESIZE"
+        server = self.cloud.api.get_server(self.servers[name]["id"])
+        self.assertNotEqual("ERROR", server["status"], server.get("fault"))
+        action = self.cloud.api.get_instance_actions(server["id"])[0]
+        self.assertIsNone(action["message"], self._details(server["id"], action["request_id"]))
+        return server["OS-EXT-STS:task_state"] in _ON_THE_WAY or server["status"] == "VERIFY_RESIZE"
 
     def _details(self, uuid: str, request: str) -> list[str]:
         """Return what an administrator is told of an action."""
@@ -265,15 +265,15 @@ class TakeoverTestCase(base.VFIOTestCase):
         self.periods()
 
     def _is_at(self, name: str, host: str) -> bool:
-        found = self.cloud.admin_api.get_server(self.servers[name]["id"])
-        self.assertNotEqual("ERROR", found["status"], found.get("fault"))
+        server = self.cloud.admin_api.get_server(self.servers[name]["id"])
+        self.assertNotEqual("ERROR", server["status"], server.get("fault"))
         migrations = self.cloud.admin_api.api_get("/os-migrations").body["migrations"]
         newest = max(
-            (each for each in migrations if each["instance_uuid"] == found["id"]),
-            key=lambda each: int(each["id"]),
+            (migration for migration in migrations if migration["instance_uuid"] == server["id"]),
+            key=lambda migration: int(migration["id"]),
             default={"status": ""},
         )
-        words = (found["OS-EXT-SRV-ATTR:host"], found["status"], found["OS-EXT-STS:task_state"])
+        words = (server["OS-EXT-SRV-ATTR:host"], server["status"], server["OS-EXT-STS:task_state"])
         return words == (host, "SHUTOFF", None) and newest["status"] in ("done", "completed")
 
     def remove(self, name: str) -> None:
@@ -290,10 +290,10 @@ class TakeoverTestCase(base.VFIOTestCase):
 
     def dump(self) -> databases.Dump:
         """Return all that the cloud and its hosts keep."""
-        kept = self.together(lambda host: self.kept[host].kept())
+        states = self.together(lambda host: self.host_states[host].kept())
         hosts = (
             (f"{host}:{place}", value)
-            for host, values in kept.items()
+            for host, values in states.items()
             for place, value in values.items()
         )
         return databases.dump(self.cloud, hosts)
@@ -321,12 +321,12 @@ class TakeoverTestCase(base.VFIOTestCase):
 
     def shown(self) -> dict[str, Any]:
         """Return what owners see of their instances, and of what was done to them."""
-        found = {}
+        views = {}
         for name, server in self.servers.items():
             seen = self.cloud.api.get_server(server["id"])
             del seen["updated"]
-            found[name] = (seen, self.cloud.api.get_instance_actions(server["id"]))
-        return found
+            views[name] = (seen, self.cloud.api.get_instance_actions(server["id"]))
+        return views
 
     def assertAlone(self) -> None:
         """Check that no device is in two guests."""

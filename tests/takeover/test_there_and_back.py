@@ -172,11 +172,11 @@ class ThereAndBackTest(base.TakeoverTestCase):
             self.assertIn("nothing is taken over without --with-gpufilter", output)
             status, output = self.cloud.command("shadow", "--json", host=host)
             self.assertEqual(0, status, output)
-            found = json.loads(output[output.index("\n{") :])  # after what is logged
-            return [each["uuid"] for each in found["instances"]]
+            report = json.loads(output[output.index("\n{") :])  # after what is logged
+            return [instance["uuid"] for instance in report["instances"]]
 
-        found = sorted(uuid for uuids in self.together(look).values() for uuid in uuids)
-        self.assertEqual(sorted(self.servers[name]["id"] for name in _COUNTS), found)
+        uuids = sorted(uuid for uuids in self.together(look).values() for uuid in uuids)
+        self.assertEqual(sorted(self.servers[name]["id"] for name in _COUNTS), uuids)
 
     def on_each_host(self, commands: Sequence[str]) -> None:
         self.together(lambda name: self.type(name, commands))
@@ -219,7 +219,7 @@ class ThereAndBackTest(base.TakeoverTestCase):
         """Check that guests have what their instances ask for, each alone."""
         self.assertAlone()
         for name in self.servers:
-            cards_ = [each for each in self.has(name) if not each.endswith(".1")]
+            cards_ = [device for device in self.has(name) if not device.endswith(".1")]
             nics = int(name == "network")
             self.assertEqual(_COUNTS.get(name, 0) + nics, len(cards_), name)
 
@@ -234,8 +234,8 @@ class ThereAndBackTest(base.TakeoverTestCase):
             status, output = self.cloud.command("verify", host=host)
             self.assertEqual(0, status, output)
             # libvirt makes none of their mediated devices when the host boots.
-            kept = self.kept[host].kept().items()
-            lasting = [value for place, value in kept if place.endswith(".persistent")]
+            files = self.host_states[host].kept().items()
+            lasting = [value for place, value in files if place.endswith(".persistent")]
             self.assertNotIn("1", lasting)
 
     def assertStocks(self) -> None:
@@ -247,8 +247,8 @@ class ThereAndBackTest(base.TakeoverTestCase):
             mediated = self.named(self.servers[name], self.places[name])
             self.assertLessEqual(set(functions), set(self.has(name)), name)
             nics = int(name == "network")
-            found = [each for each in (*functions, *mediated) if not each.endswith(".1")]
-            self.assertEqual(_COUNTS.get(name, 0) + nics, len(found), name)
+            devices = [device for device in (*functions, *mediated) if not device.endswith(".1")]
+            self.assertEqual(_COUNTS.get(name, 0) + nics, len(devices), name)
         self.assertFalse(self.cloud.has_gpu_provider())
 
     def assertShown(self, before: Mapping[str, Any]) -> None:

@@ -56,7 +56,7 @@ class PluginTest(unittest.TestCase):
         self.conf.write_text("")
         done = subprocess.run(
             ["bash", "-c", _DEVSTACK],
-            input="".join(f"{each}\n" for each in phases or _STACK),
+            input="".join(f"{phase}\n" for phase in phases or _STACK),
             env={
                 "PATH": "/usr/bin:/bin",
                 "PLUGIN": str(ROOT / "devstack"),
@@ -72,30 +72,30 @@ class PluginTest(unittest.TestCase):
 
     def options(self) -> dict[tuple[str, str], list[str]]:
         """The values by section and option; an option that is set again has the last one."""
-        found = {}
+        options = {}
         for line in self.conf.read_text().splitlines():
             how, section, option, *values = line.split("\t")
             self.assertIn(how, ("set", "lines"))
-            found[section, option] = values
-        return found
+            options[section, option] = values
+        return options
 
     def sample(self, name: str) -> dict[tuple[str, str], list[str]]:
         sections: dict[str, dict[str, list[str]]] = {}
         cfg.ConfigParser(str(ROOT / "etc/nova" / name), sections).parse()
-        found = {(group, key): v for group, own in sections.items() for key, v in own.items()}
-        found.pop(("libvirt", "virt_type"), None)  # by LIBVIRT_TYPE
-        if ("filter_scheduler", "enabled_filters") in found:
-            found["filter_scheduler", "enabled_filters"] = [
+        options = {(group, key): v for group, own in sections.items() for key, v in own.items()}
+        options.pop(("libvirt", "virt_type"), None)  # by LIBVIRT_TYPE
+        if ("filter_scheduler", "enabled_filters") in options:
+            options["filter_scheduler", "enabled_filters"] = [
                 "ComputeFilter,SameHostFilter,GPUFilter"
             ]
-        return found
+        return options
 
     def test_all_in_one(self) -> None:
         printed = self.run_plugin("n-api n-sch n-cpu")
         self.assertEqual("plugin nova-gpu", printed[0])
         self.assertIn("develop /opt/stack/nova-gpu nova", printed)
         self.assertIn("virt libvirt lxc", printed)
-        (flavor,) = (each for each in printed if "flavor create" in each)
+        (flavor,) = (line for line in printed if "flavor create" in line)
         self.assertIn("flavor create cg1.xlarge", flavor)
         self.assertIn("hypervisor=s== LXC", flavor)
         both = self.sample("nova-compute.conf.sample") | self.sample("nova-scheduler.conf.sample")
@@ -111,4 +111,4 @@ class PluginTest(unittest.TestCase):
         printed = self.run_plugin("n-api n-cpu", NOVA_GPU_VIRT_TYPE="kvm")
         self.assertIn("virt libvirt kvm", printed)
         self.assertEqual(self.sample("nova-compute-kvm.conf.sample"), self.options())
-        self.assertTrue([each for each in printed if "hypervisor=s== KVM" in each])
+        self.assertTrue([line for line in printed if "hypervisor=s== KVM" in line])

@@ -11,8 +11,8 @@ from tests.faults import fault
 class FaultsTest(unittest.TestCase):
     def test_each_fits_the_code_and_names_tests(self) -> None:
         faults = fault.load()
-        self.assertEqual(len(faults), len({each.name for each in faults}))
-        for each in faults:
-            with self.subTest(each.name):
-                each.changed()
-                each.refuse_missing_tests()
+        self.assertEqual(len(faults), len({entry.name for entry in faults}))
+        for entry in faults:
+            with self.subTest(entry.name):
+                entry.changed()
+                entry.refuse_missing_tests()

@@ -67,9 +67,9 @@ class KindsTest(unittest.TestCase):
         """Others ask the kind for what follows from it, so that a new one is told to none."""
         own = ("nova_gpu/core/vgpu/vgpu.py", "nova_gpu/host/", "nova_gpu/virt/delivery/")
         kind = re.compile(rf"\bVGPUKind\.({'|'.join(vgpu.VGPUKind.__members__)})\b")
-        found = [path for path in modules() if kind.search((ROOT / path).read_text())]
-        self.assertEqual([], [path for path in found if not path.startswith(own)])
-        self.assertIn(own[0], found)
+        paths = [path for path in modules() if kind.search((ROOT / path).read_text())]
+        self.assertEqual([], [path for path in paths if not path.startswith(own)])
+        self.assertIn(own[0], paths)
 
 
 class NamespacesTest(unittest.TestCase):
@@ -80,12 +80,12 @@ class NamespacesTest(unittest.TestCase):
     def test_nothing_enters_a_guests_namespaces(self) -> None:
         for line in ("libc.setns(fd, 0)", "['nsenter', '-t']", 'open(f"/proc/{pid}/root/dev")'):
             self.assertTrue(self.WAYS_IN.search(line), line)
-        found = [path for path in modules() if self.WAYS_IN.search((ROOT / path).read_text())]
-        self.assertEqual([], found)
+        paths = [path for path in modules() if self.WAYS_IN.search((ROOT / path).read_text())]
+        self.assertEqual([], paths)
 
     def test_what_processes_write_is_read_as_bytes(self) -> None:
         """A name or a command line need not be UTF-8: nova_gpu.host.processes reads them."""
         as_text = re.compile(r"\bproc\b.*\bread_text\(")
         self.assertTrue(as_text.search('(roots.proc / str(pid) / "comm").read_text()'))
-        found = [path for path in modules() if as_text.search((ROOT / path).read_text())]
-        self.assertEqual([], found)
+        paths = [path for path in modules() if as_text.search((ROOT / path).read_text())]
+        self.assertEqual([], paths)

@@ -39,17 +39,17 @@ class OperationsTest(testtools.TestCase):
             ("operations-stopped", "Guest", ("LXC", "KVM"), 10),
             ("operations-vgpu", "vGPU", vgpus, 20),
         ):
-            found = collections.defaultdict(list)
+            values_by_operation = collections.defaultdict(list)
             with (TABLES / f"{table}.csv").open(newline="") as file:
                 rows = list(csv.DictReader(file))
             for row in rows:
-                found[row["Operation"]].append(row[column])
+                values_by_operation[row["Operation"]].append(row[column])
                 where = f"{table}: {row['Operation']}, {row[column]}"
                 self.assertRegex(row["What happens"], "^(works|refused: [A-Z])", where)
                 self.assertTrue(is_there(row["Test"]), where)
                 if real := row.get("On a real libvirt"):
                     self.assertNotEqual("functional", real.partition(".")[0], where)
                     self.assertTrue(is_there(real), where)
-            self.assertGreater(len(found), least)
-            self.assertEqual({modes}, {tuple(each) for each in found.values()})
+            self.assertGreater(len(values_by_operation), least)
+            self.assertEqual({modes}, {tuple(values) for values in values_by_operation.values()})
         self.assertFalse(is_there("matrix.operations.sto"))

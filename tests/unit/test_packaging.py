@@ -66,8 +66,8 @@ def closure(requirements: Iterable[str]) -> set[str]:
 @functools.cache
 def _packages() -> dict[str, set[str]]:
     """The distributions of each top-level package that is installed"""
-    found = metadata.packages_distributions()
-    return {package: set(map(canonicalize_name, names)) for package, names in found.items()}
+    distributions = metadata.packages_distributions()
+    return {package: set(map(canonicalize_name, names)) for package, names in distributions.items()}
 
 
 class ClientTest(unittest.TestCase):
@@ -149,7 +149,7 @@ class TestConstraints(unittest.TestCase):
         newest = [*files, "lint-requirements.txt", "doc/requirements.txt"]
         for number, release in RELEASES.items():
             constraints = listed(f"tools/constraints/{release}.txt")
-            self.assertEqual([], [each for each in constraints if "==" not in each])
+            self.assertEqual([], [line for line in constraints if "==" not in line])
             pinned = {*map(name_of, constraints)}
             for name in newest if number == NEWEST else files:
                 with self.subTest(f"{release}: {name}"):

@@ -57,7 +57,7 @@ class TestInformation(RecordedTestCase):
             self.assertEqual((read["model"], read["minor"]), self.read(address, record["text"]))
             # The driver has that line once it has asked the card (nv-procfs.c).
             lines = record["text"].splitlines(keepends=True)
-            without = "".join(each for each in lines if not each.startswith("GPU UUID:"))
+            without = "".join(line for line in lines if not line.startswith("GPU UUID:"))
             self.assertEqual((read["model"], read["minor"]), self.read(address, without))
 
     def read(self, address: str, text: str) -> tuple[str | None, int | None]:
@@ -121,17 +121,17 @@ class TestMediated(RecordedTestCase):
             host = self.host(product_id="1b38")
             listed = record["types"]
             types = [
-                vgpus.Type(id_, each.get("name"), each["description"], each["available"])
-                for id_, each in listed.items()
+                vgpus.Type(id_, entry.get("name"), entry["description"], entry["available"])
+                for id_, entry in listed.items()
             ]
             vgpus.add_types(host, _CARD, types)
             device = str(host.path(_CARD))
             self.assertEqual(sorted(listed), list(mdev.types(device)))
-            for id_, each in listed.items():
+            for id_, entry in listed.items():
                 facts = mdev.facts(device, id_)
                 assert facts is not None
-                self.assertEqual(each["available"], mdev.available(device, id_))
-                self.assertEqual(self._told(each["description"]), self._read(facts), id_)
+                self.assertEqual(entry["available"], mdev.available(device, id_))
+                self.assertEqual(self._told(entry["description"]), self._read(facts), id_)
                 self._compare_with_name(facts)
 
     def _told(self, description: str) -> dict[str, Any]:
@@ -178,14 +178,14 @@ class TestTyped(RecordedTestCase):
 
     def test_names(self) -> None:
         for record in self.each("typed"):
-            for id_, each in record.get("names", {}).items():
+            for id_, entry in record.get("names", {}).items():
                 expected = VGPUType(
                     f"nvidia-{id_}",
-                    each["name"],
-                    memory_mib=each["memory_mib"],
-                    slices=each.get("slices"),
+                    entry["name"],
+                    memory_mib=entry["memory_mib"],
+                    slices=entry.get("slices"),
                 )
-                self.assertEqual(expected, sriov.named(f"nvidia-{id_}", each["name"]))
+                self.assertEqual(expected, sriov.named(f"nvidia-{id_}", entry["name"]))
 
 
 class TestNames(RecordedTestCase):
@@ -216,7 +216,7 @@ class TestNames(RecordedTestCase):
             words: dict[str | None, set[str]] = {}
             for name in table:
                 words.setdefault(names.word(name), set()).add(name)
-            self.assertEqual([], [each for each in words.values() if len(each) > 1])
+            self.assertEqual([], [group for group in words.values() if len(group) > 1])
             self.assertEqual(len(table), len({names.vgpu_type_trait(name) for name in table}))
 
 
@@ -226,18 +226,18 @@ class TestNvml(RecordedTestCase):
         for record in self.each("nvml"):
             answers, read = record["answers"], record["read"]
             library.say_of_card(answers)
-            (address,) = found = nvml.query(60)
-            told = {
+            (address,) = facts = nvml.query(60)
+            fields = {
                 **read["facts"],
                 "compute_capability": tuple(read["facts"]["compute_capability"]),
             }
-            self.assertEqual({address: nvml.NvmlFacts(**told)}, found)
+            self.assertEqual({address: nvml.NvmlFacts(**fields)}, facts)
             self.assertEqual(PciAddress.parse(answers[""]), address)
             self.assertEqual(
-                {address: health_verdict.NvmlHealth(**read["health"])}, nvml.health(found, 60)
+                {address: health_verdict.NvmlHealth(**read["health"])}, nvml.health(facts, 60)
             )
             self.assertIsNone(health_verdict.of_nvml(health_verdict.NvmlHealth(**read["health"])))
-            self.assertEqual({address: nvml.Usage(**read["usage"])}, nvml.usage(found, 60))
+            self.assertEqual({address: nvml.Usage(**read["usage"])}, nvml.usage(facts, 60))
 
 
 class TestCDI(RecordedTestCase):
@@ -250,7 +250,9 @@ class TestCDI(RecordedTestCase):
                 devices = cdi.load(path, path.stat().st_uid)
             except exception.InvalidCDISpec as error:
                 self.fail(f"a file that a vendor's tool wrote is refused: {error}")
-            self.assertEqual(record["read"], {each.name: self._edits(each) for each in devices})
+            self.assertEqual(
+                record["read"], {device.name: self._edits(device) for device in devices}
+            )
 
     def _edits(self, device: cdi.CdiDevice) -> dict[str, Any]:
         return {

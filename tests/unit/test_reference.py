@@ -30,12 +30,12 @@ WAY = ("install/index", "install/first-boot", "admin/passthrough", "user/extra-s
 
 
 def read(*pages: str) -> str:
-    return "\n".join((DOC / f"{each}.rst").read_text() for each in pages)
+    return "\n".join((DOC / f"{page}.rst").read_text() for page in pages)
 
 
 def openstack_commands() -> set[str]:
     points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
-    return {each.replace("_", " ") for each in points["openstack.gpu.v1"]}
+    return {name.replace("_", " ") for name in points["openstack.gpu.v1"]}
 
 
 class TablesTest(unittest.TestCase):
@@ -43,7 +43,7 @@ class TablesTest(unittest.TestCase):
 
     def test_every_trait_is_explained(self) -> None:
         """Those that there are names of, and those that groups get."""
-        explained = [each.prefix for each in (*traits.TRAITS, *traits.VGPU_TRAITS)]
+        explained = [trait.prefix for trait in (*traits.TRAITS, *traits.VGPU_TRAITS)]
         named = [value for name, value in vars(names).items() if name.startswith("TRAIT_")]
         self.assertEqual(sorted(named), sorted(explained))
         product = Product("10de", "1bb3", "Tesla P4", "pascal", 7611, (6, 1))
@@ -55,8 +55,8 @@ class TablesTest(unittest.TestCase):
         got |= of_sets | {names.peer_access_trait()}
         got |= {names.trait(names.TRAIT_TOTAL, 8)}
         for prefix in explained:
-            self.assertTrue([each for each in got if each.startswith(prefix)], prefix)
-        self.assertEqual([], [each for each in got if not each.startswith(tuple(explained))])
+            self.assertTrue([trait for trait in got if trait.startswith(prefix)], prefix)
+        self.assertEqual([], [trait for trait in got if not trait.startswith(tuple(explained))])
 
 
 class ReferenceTest(unittest.TestCase):
@@ -68,11 +68,11 @@ class ReferenceTest(unittest.TestCase):
             for block in guide.blocks_of(path)
             for command in block.commands
         }
-        wanted = [f"openstack {each}" for each in sorted(openstack_commands())]
-        wanted += [each.parser.prog for each in commands.commands("nova-gpu")]
-        for each in ("nova-gpu-status upgrade check", *wanted):
-            outputs = [shown[text] for text in shown if f"{text} ".startswith(f"{each} ")]
-            self.assertTrue(any({*each} - {DOTS} for each in outputs), each)
+        wanted = [f"openstack {command}" for command in sorted(openstack_commands())]
+        wanted += [command.parser.prog for command in commands.commands("nova-gpu")]
+        for command in ("nova-gpu-status upgrade check", *wanted):
+            outputs = [shown[text] for text in shown if f"{text} ".startswith(f"{command} ")]
+            self.assertTrue(any({*output} - {DOTS} for output in outputs), command)
 
 
 class WalkTest(unittest.TestCase):
@@ -80,23 +80,25 @@ class WalkTest(unittest.TestCase):
 
     def test_a_screen_before_tells_of_each_command(self) -> None:
         begin = (ROOT / "README.rst").read_text() + cli._NEXT.format(program="tools/lab")
-        told = dict.fromkeys(guide.PROMPTS, begin)
-        stops = [each for block in guide.blocks_of(guide.WALK) for each in block.commands]
-        own = sorted((f"openstack {each}" for each in openstack_commands()), key=len)
+        screens = dict.fromkeys(guide.PROMPTS, begin)
+        stops = [command for block in guide.blocks_of(guide.WALK) for command in block.commands]
+        own = sorted((f"openstack {name}" for name in openstack_commands()), key=len)
         for stop in stops:
             program, *words = stop.text.split()
             options = re.findall(r"--[a-z-]+", stop.text.replace("--help", ""))
             if program == "nova-gpu":
                 verbs = itertools.takewhile(str.isalpha, words)
-                wanted = [rf"(?m)^ *{each}\b" for each in verbs]
-            elif found_ := [each for each in own if f"{stop.text} ".startswith(f"{each} ")]:
-                wanted = [found_[-1].removeprefix("openstack ")]
+                wanted = [rf"(?m)^ *{verb}\b" for verb in verbs]
+            elif prefixes := [
+                command for command in own if f"{stop.text} ".startswith(f"{command} ")
+            ]:
+                wanted = [prefixes[-1].removeprefix("openstack ")]
             else:
                 wanted, options = [], []  # OpenStack's own
             with self.subTest(stop.text):
-                for each in (*wanted, *options):
-                    self.assertTrue(re.search(each, told[stop.prompt]), each)
-            told[stop.prompt] += "\n".join(("", *stop.output, ""))
+                for pattern in (*wanted, *options):
+                    self.assertTrue(re.search(pattern, screens[stop.prompt]), pattern)
+            screens[stop.prompt] += "\n".join(("", *stop.output, ""))
         self.assertGreaterEqual(len(stops), 50)
 
 
@@ -124,7 +126,7 @@ class TroubleshootingTest(unittest.TestCase):
         begin = "No valid host was found. Scheduling failed: "
         titles = re.findall(r"(?m)^``.*", read("admin/troubleshooting-requests"))
         entries = [text for title in titles for text in re.findall("``(.+?)``", title)]
-        patterns = {found.pattern(each): each for each in filter(found.is_told, entries)}
+        patterns = {found.pattern(text): text for text in filter(found.is_told, entries)}
         for text, entry in (
             (
                 f"{begin}{exception.FINAL}no host has 9 GPUs: the most in one host is 8",
@@ -145,14 +147,14 @@ class TroubleshootingTest(unittest.TestCase):
             ),
             ("There are not enough hosts available", "There are not"),
         ):
-            fitting = [each for each in patterns if re.search(each, text, re.IGNORECASE)]
+            fitting = [title for title in patterns if re.search(title, text, re.IGNORECASE)]
             first = patterns[max(fitting, key=len)] if fitting else ""
             self.assertEqual(entry, first[: len(entry)], text)
 
     def test_each_error_has_its_entry(self) -> None:
         described = messages()
         lacking = {}
-        found = 0
+        count = 0
         modules = [
             (module, package) for package in reasons.PACKAGES for module in package.rglob("*.py")
         ]
@@ -161,10 +163,10 @@ class TroubleshootingTest(unittest.TestCase):
                 continue
             for text in reasons.errors(module, package):
                 if looked_for := reasons.told(text):
-                    found += 1
+                    count += 1
                     if looked_for not in described:
                         lacking[looked_for] = module.name
-        self.assertGreater(found, 100)
+        self.assertGreater(count, 100)
         self.assertEqual({}, lacking, "the pages on troubleshooting have no entry for these")
 
     def test_each_kind_of_error_has_its_entry(self) -> None:

@@ -101,8 +101,8 @@ class Machine:
             return None
         if self.watch:
             self.ends.enter_context(mock.patch.object(self.watch, "_ask_at", 0.0))
-            looked = discovery.Discovery(libvirt_version=lambda: self.libvirt_version)
-            return availability.text(self.watch.look(looked.find()).get(_ADDRESS, ()))
+            host_discovery = discovery.Discovery(libvirt_version=lambda: self.libvirt_version)
+            return availability.text(self.watch.look(host_discovery.find()).get(_ADDRESS, ()))
         if self.by_option:
             try:
                 for number in virtual_functions.parse(CONF.gpu.virtual_functions).values():
@@ -124,21 +124,21 @@ class Machine:
                 return availability.text(group.unavailable.get(min(group.gpus), ()))
             return None
         if self.by_check:
-            found = self.check()
-            texts = (*found.obstacles, *found.remarks)
+            finding = self.check()
+            texts = (*finding.obstacles, *finding.remarks)
             return next((t for t in texts if any(re.search(r, t) for r in REMEDIES)), None)
-        looked = discovery.Discovery(libvirt_version=lambda: self.libvirt_version)
-        cards = {gpu.address: gpu for gpu in looked.find()}
+        host_discovery = discovery.Discovery(libvirt_version=lambda: self.libvirt_version)
+        cards = {gpu.address: gpu for gpu in host_discovery.find()}
         if _ADDRESS not in cards:
             return None
-        parts, others = looked.in_parts(cards.values())
+        parts, others = host_discovery.in_parts(cards.values())
         if _ADDRESS in parts:
             return None
-        return availability.text(others.get(_ADDRESS) or looked.of_card(cards[_ADDRESS]))
+        return availability.text(others.get(_ADDRESS) or host_discovery.of_card(cards[_ADDRESS]))
 
     def check(self) -> host_check.Finding:
-        looked = discovery.Discovery(libvirt_version=lambda: self.libvirt_version)
-        findings = host_check.check(looked, self.host.root)
+        host_discovery = discovery.Discovery(libvirt_version=lambda: self.libvirt_version)
+        findings = host_check.check(host_discovery, self.host.root)
         return next(finding for finding in findings if finding.address == CARD)
 
     def devices(self) -> list[GPU | Slot]:
@@ -829,7 +829,9 @@ def turn_mig_off(on: Machine) -> None:
 
 def divide(on: Machine, instances: tuple[MIGInstance, ...]) -> None:
     on.mig = instances
-    on.host.set_mig(CARD, [(each.gpu_instance, each.compute_instance) for each in instances])
+    on.host.set_mig(
+        CARD, [(instance.gpu_instance, instance.compute_instance) for instance in instances]
+    )
 
 
 def create_again(on: Machine) -> None:
@@ -915,13 +917,13 @@ def bind_functions(on: Machine) -> bool:
 
 def follow_check(on: Machine) -> None:
     """Do the first thing that nova-gpu host check says of the card, or bind what it lists."""
-    found = on.check()
-    for text in (*found.obstacles, *found.remarks):
+    finding = on.check()
+    for text in (*finding.obstacles, *finding.remarks):
         for remedy, action in REMEDIES.items():
             if re.search(remedy, text):
                 action(on)
                 return
-    for function, driver in found.drivers.items():
+    for function, driver in finding.drivers.items():
         if driver != "vfio-pci":
             on.host.bind(function, "vfio-pci")
 
@@ -947,7 +949,7 @@ def keep_out_of_d3cold(on: Machine) -> None:
 
 
 def raise_ports(on: Machine) -> bool:
-    was = CONF.libvirt.num_pcie_ports
+    was: int = CONF.libvirt.num_pcie_ports
     on.config(group="libvirt", num_pcie_ports=28)
     return was < 28
 
@@ -1171,7 +1173,9 @@ def machine(state: str) -> Iterator[Machine]:
         options.config(group="gpu", nvml=False, **host.options())
         maps = {"uid_maps": ["0:1:1"], "gid_maps": ["0:1:1"]}
         prefixes = ("check_", "option_", "start_", "health_")
-        by_check, by_option, by_service, by_watch = (state.startswith(each) for each in prefixes)
+        by_check, by_option, by_service, by_watch = (
+            state.startswith(prefix) for prefix in prefixes
+        )
         virt_type = "lxc" if re.match("(start_)?lxc_|health_", state) else "kvm"
         options.config(group="libvirt", virt_type=virt_type, **maps)
         options.config(state_path=folder)
@@ -1213,11 +1217,11 @@ class WalkTest(unittest.TestCase):
 
     def test_each_cause_of_a_failed_start(self) -> None:
         """So that a new one gets its state."""
-        found = []
+        causes = []
         for key, number, *_ in _FAILURES:
             devices = {CARD: TYPED[0] if "manager" in key else CARD}
-            found.append(libvirt_errors._cause(_SAID[key][number], devices)[0])
-        self.assertEqual([], [each for each in libvirt_errors._CAUSES if each not in found])
+            causes.append(libvirt_errors._cause(_SAID[key][number], devices)[0])
+        self.assertEqual([], [cause for cause in libvirt_errors._CAUSES if cause not in causes])
 
     def read(self, on: Machine) -> str:
         """Its text, without the machine's folder and the time: each try has others"""

@@ -25,7 +25,7 @@ _BLOCK = re.compile(r"(?:::|\.\. code-block:: ini)\n\n((?: {3,}.*\n|\n)+)")
 class _Keys(iniparser.BaseParser):  # type: ignore[misc]
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.found: list[tuple[str, str]] = []
+        self.pairs: list[tuple[str, str]] = []
         self._section = "DEFAULT"
         self.parse(text.splitlines(keepends=True))
 
@@ -33,13 +33,13 @@ class _Keys(iniparser.BaseParser):  # type: ignore[misc]
         self._section = section
 
     def assignment(self, key: str, value: str) -> None:
-        self.found.append((self._section, key))
+        self.pairs.append((self._section, key))
 
 
 def _blocks(path: pathlib.Path) -> list[str]:
     """The pieces of nova.conf that a document shows"""
-    found = (textwrap.dedent(each) for each in _BLOCK.findall(path.read_text()))
-    return [each for each in found if re.match(r"(# .*\n|\n)*\[[A-Za-z_]+\]\n", each)]
+    blocks = (textwrap.dedent(block) for block in _BLOCK.findall(path.read_text()))
+    return [block for block in blocks if re.match(r"(# .*\n|\n)*\[[A-Za-z_]+\]\n", block)]
 
 
 class SamplesTest(testtools.TestCase):
@@ -55,17 +55,17 @@ class SamplesTest(testtools.TestCase):
     def assertKnown(self, text: str, where: str) -> None:
         """Each option is one of Nova's or ours, and no line of it is lost."""
         conf = self.read(text)
-        found = _Keys(text).found
-        for section, key in found:
+        keys = _Keys(text).pairs
+        for section, key in keys:
             group = conf if section == "DEFAULT" else conf[section]
             self.assertIn(key, group, where)
         options = {
-            (section, each["opt"].dest): each["opt"]
+            (section, option["opt"].dest): option["opt"]
             for section, group in [("DEFAULT", conf), *conf._groups.items()]
-            for each in group._opts.values()
+            for option in group._opts.values()
         }
-        several = {each for each in found if found.count(each) > 1}
-        self.assertEqual([], [each for each in several if not options[each].multi], where)
+        several = {key for key in keys if keys.count(key) > 1}
+        self.assertEqual([], [key for key in several if not options[key].multi], where)
 
     def test_the_sample_of_all_options_is_what_the_generator_makes(self) -> None:
         conf = cfg.ConfigOpts()
@@ -84,7 +84,7 @@ class SamplesTest(testtools.TestCase):
             self.assertKnown(sample.read_text(), sample.name)
         for path in [ROOT / "README.rst", *sorted((ROOT / "doc/source").rglob("*.rst"))]:
             for block in _blocks(path):
-                sections = {section for section, _ in _Keys(block).found}
+                sections = {section for section, _ in _Keys(block).pairs}
                 if sections <= {"DEFAULT", "libvirt", "filter_scheduler", "gpu"}:
                     self.assertKnown(block, path.name)
                     shown += 1
@@ -97,10 +97,10 @@ class SamplesTest(testtools.TestCase):
         for path in (_SAMPLES / "nova-scheduler.conf.sample", ROOT / "README.rst"):
             text = path.read_text()
             if path.suffix == ".rst":
-                (text,) = (each for each in _blocks(path) if "[filter_scheduler]" in each)
+                (text,) = (block for block in _blocks(path) if "[filter_scheduler]" in block)
             keys = "[filter_scheduler]" + text.partition("[filter_scheduler]")[2]
-            found = self.read(keys.partition("[gpu]")[0]).filter_scheduler
+            options = self.read(keys.partition("[gpu]")[0]).filter_scheduler
             stock = default.filter_scheduler
-            self.assertEqual([*stock.available_filters, _OURS], found.available_filters)
-            self.assertEqual([*stock.enabled_filters, "GPUFilter"], found.enabled_filters)
-            self.assertEqual(_WEIGHERS, found.weight_classes)
+            self.assertEqual([*stock.available_filters, _OURS], options.available_filters)
+            self.assertEqual([*stock.enabled_filters, "GPUFilter"], options.enabled_filters)
+            self.assertEqual(_WEIGHERS, options.weight_classes)

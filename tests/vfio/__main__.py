@@ -71,7 +71,7 @@ def _run(out: pathlib.Path, arguments: argparse.Namespace) -> bool:
     while not (last := _once(out, arguments, began)).is_valid and len(lost) < boot.RETRIES:
         lost.append(last)
     ended, failed = progress.counts(out)
-    lines = [f"\nVM retried: {each.end.value} {each.reason}" for each in lost]
+    lines = [f"\nVM retried: {attempt.end.value} {attempt.reason}" for attempt in lost]
     if last.status is None:
         ended, failed = ended + 1, failed + 1
         lines += ["{0} the VM ... FAILED", f"{last.end.value} {last.reason}".rstrip()]

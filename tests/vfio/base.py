@@ -12,7 +12,7 @@ from typing import Any
 
 from lab.vm import cards
 from tests.cloud import wire
-from tests.vfio import cloud, host
+from tests.vfio import benches, cloud, host
 
 PROVIDER = f"_gpu_{cards.VENDOR_ID}_{cards.PRODUCT_ID}_pci"
 DISPLAY = (f"{cards.VENDOR_ID}:{cards.PRODUCT_ID}", "038000")
@@ -68,8 +68,10 @@ class VFIOTestCase(unittest.TestCase):
         self.cloud.wait_for(
             f"{server['id']} is up to its shell", lambda: READY in self.cloud.console(server, host)
         )
-        said = self.cloud.console(server, host)
-        return {match[1]: (match[2], match[3]) for match in _FUNCTION.finditer(said)}
+        profile = f"libvirt-{server['id']} (enforce)"
+        self.assertEqual(benches.IS_CONFINED, profile in self.cloud.hosts[host].profiles())
+        console = self.cloud.console(server, host)
+        return {match[1]: (match[2], match[3]) for match in _FUNCTION.finditer(console)}
 
     def reset(self, server: dict[str, Any]) -> None:
         """Reset the machine, as a guest's reboot ends for QEMU, whose process and Nova go on."""
@@ -82,26 +84,26 @@ class VFIOTestCase(unittest.TestCase):
     def places(self, server: dict[str, Any]) -> list[tuple[str, int]]:
         """Where the guest's kernel has the cards of :meth:`become_tree`, by address: the path in
         the tree of PCI Express, and the NUMA node, negative where there is none"""
-        said = self.cloud.console(server)
-        own = set(_PRETENDER.findall(said))
-        found = [
-            (path, int(node)) for path, address, node in _PLACE.findall(said) if address in own
+        console = self.cloud.console(server)
+        own = set(_PRETENDER.findall(console))
+        places = [
+            (path, int(node)) for path, address, node in _PLACE.findall(console) if address in own
         ]
-        return sorted(found, key=lambda place: place[0].rpartition("/")[2])
+        return sorted(places, key=lambda place: place[0].rpartition("/")[2])
 
     def large_bars(self, server: dict[str, Any]) -> list[int]:
         """Of those cards, in GiB: none lies over another, or out of the guest's reach."""
-        said = self.cloud.console(server)
-        own = set(_PRETENDER.findall(said))
-        found = sorted(
+        console = self.cloud.console(server)
+        own = set(_PRETENDER.findall(console))
+        bars = sorted(
             (int(begin, 16), int(end, 16) + 1)
-            for address, begin, end in _MEMORY.findall(said)
+            for address, begin, end in _MEMORY.findall(console)
             if address in own
         )
-        for (_, end), (begin, _) in itertools.pairwise(found):
+        for (_, end), (begin, _) in itertools.pairwise(bars):
             self.assertLessEqual(end, begin)
-        self.assertEqual([], [end for _, end in found if end > 1 << _BITS])
-        return sorted((end - begin) // _GIB for begin, end in found)
+        self.assertEqual([], [end for _, end in bars if end > 1 << _BITS])
+        return sorted((end - begin) // _GIB for begin, end in bars)
 
     # Placement
 
@@ -121,7 +123,9 @@ class VFIOTestCase(unittest.TestCase):
             for provider in self.cloud._get_all_providers()
             if provider["name"].endswith(ending)
         ]
-        return sum(each["total"] - each["reserved"] for each in inventories if each)
+        return sum(
+            inventory["total"] - inventory["reserved"] for inventory in inventories if inventory
+        )
 
     def offer(self, product_id: str, count: int) -> None:
         """Run periods until that many cards are offered, each of which is cleaned first.
@@ -172,8 +176,8 @@ class VFIOTestCase(unittest.TestCase):
     def be_stock_only(self) -> None:
         """Become a cloud in which nova-gpu never was; nova-compute does not run."""
         self._remove_providers("_gpu_")
-        for kept in self.cloud.kept.values():
-            kept.forget_nova_gpu()
+        for host_state in self.cloud.host_states.values():
+            host_state.forget_nova_gpu()
 
     def bring_back(self, card: str) -> None:
         """A card that was taken off the bus"""
@@ -193,10 +197,12 @@ class VFIOTestCase(unittest.TestCase):
     def hostdevs(self, server: dict[str, Any], host: str = wire.HOST) -> list[str]:
         """The host's addresses in the domain's XML there, in its order."""
         xml = self.cloud.hosts[host].virsh("dumpxml", self.cloud.domain(server))
-        found = []
+        addresses = []
         for device in re.findall(r"<hostdev [^>]*type='pci'.*?</hostdev>", xml, re.DOTALL):
             source = re.search(r"<source>(.*?)</source>", device, re.DOTALL)
             assert source is not None
             words = dict(re.findall(r"(\w+)='0x(\w+)'", source[1]))
-            found.append(f"{words['domain']}:{words['bus']}:{words['slot']}.{words['function']}")
-        return found
+            addresses.append(
+                f"{words['domain']}:{words['bus']}:{words['slot']}.{words['function']}"
+            )
+        return addresses

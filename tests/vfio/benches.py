@@ -34,8 +34,8 @@ UEFI = Bench(
     (wire.HOST,), not_on_bookworm="libvirt 9.0 of Debian 12 starts no UEFI guest of Nova's"
 )
 NUMA = Bench((wire.HOST,), processors=2)
-# In the environment: AppArmor confines libvirtd and guests.
-_CONFINED = "NOVA_GPU_CONFINED"
+# AppArmor confines libvirtd and guests.
+IS_CONFINED = "NOVA_GPU_CONFINED" in os.environ
 # What a VM has imported before it is saved
 IMPORTED = "tests.cloud.imports"
 _OF_FOLDER = {
@@ -48,8 +48,8 @@ _OF_FOLDER = {
 
 def of(folders: Iterable[str]) -> Bench:
     """:raises ValueError: where they have not the same"""
-    (found,) = {_OF_FOLDER.get(folder.rstrip("/"), ONE) for folder in folders}
-    return found
+    (bench,) = {_OF_FOLDER.get(folder.rstrip("/"), ONE) for folder in folders}
+    return bench
 
 
 def obstacle(bench: Bench) -> str | None:
@@ -65,7 +65,7 @@ def build(bench: Bench) -> Mapping[str, vms.VM]:
     :raises lab.cloud.steps.Failed: with the log of what failed
     :raises lab.packages.MachineNotReady: where packages are missing and cannot be added
     """
-    options = {"processors": bench.processors, "confined": _CONFINED in os.environ}
+    options = {"processors": bench.processors, "confined": IS_CONFINED}
     made = vms.build(build_cache.STATE, build_cache.ROOT, pathlib.Path(sys.prefix), **options)
     several = _numbered(made, len(bench.hosts)) if len(bench.hosts) > 1 else [made]
     plain = _joined(*several) if bench == PAIR else several
@@ -90,6 +90,6 @@ def _joined(first: vms.VM, second: vms.VM) -> tuple[vms.VM, vms.VM]:
 
 
 def _port() -> socket.socket:
-    found = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    found.bind(("127.0.0.1", 0))
-    return found
+    udp_socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    udp_socket.bind(("127.0.0.1", 0))
+    return udp_socket

@@ -116,7 +116,9 @@ class Cloud(apart.Apart):
         self.HOSTS = tuple(self.vms)
         self.hosts = {name: Remote(vm.ask, "tests.vfio.host") for name, vm in self.vms.items()}
         self.host = self.hosts[wire.HOST]
-        self.kept = {name: Remote(vm.ask, "tests.vfio.kept") for name, vm in self.vms.items()}
+        self.host_states = {
+            name: Remote(vm.ask, "tests.vfio.kept") for name, vm in self.vms.items()
+        }
         self.containers = Remote(self.vms[wire.HOST].ask, "tests.vfio.containers")
         super().setUp()
 

@@ -63,7 +63,7 @@ def drivers(*cards: str) -> list[str | None]:
 
 def overrides(card: str) -> list[str | None]:
     """What alone may drive each of the card's functions; ``None``: any driver that knows it."""
-    texts = [(_DEVICES / each / "driver_override").read_text() for each in functions(card)]
+    texts = [(_DEVICES / function / "driver_override").read_text() for function in functions(card)]
     return [None if text.strip() in ("", "(null)") else text.strip() for text in texts]
 
 
@@ -176,7 +176,7 @@ def set_parameter(name: str, value: str) -> None:
 
 def types(address: str) -> list[str]:
     """The type that each of its virtual functions has, by its number; 0: none"""
-    files = (_DEVICES / each / _NVIDIA / "current_vgpu_type" for each in parts(address))
+    files = (_DEVICES / function / _NVIDIA / "current_vgpu_type" for function in parts(address))
     return [file.read_text().strip() for file in files]
 
 
@@ -207,6 +207,16 @@ def virsh(*words: str) -> str:
     return subprocess.run(argv, check=True, capture_output=True, text=True).stdout.strip()
 
 
+def profiles() -> list[str]:
+    """The AppArmor profile of each QEMU, with its mode"""
+    profile_names = []
+    for process in pathlib.Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended, or is a thread of the kernel
+            if os.readlink(process / "exe").startswith("/usr/bin/qemu-system-"):
+                profile_names.append((process / "attr/current").read_text().strip())
+    return profile_names
+
+
 def kernel_log() -> str:
     """Return the last messages of the kernel."""
     done = subprocess.run(["dmesg"], check=True, capture_output=True, text=True)
@@ -229,11 +239,12 @@ def read(path: str) -> str:
 
 def listed() -> list[str]:
     """What ``nova-gpu list`` prints."""
-    looked = discovery.Discovery()
-    found = [
-        cards.described(cards.Card(card, looked.of_card(card)), {}, None) for card in looked.find()
+    host_discovery = discovery.Discovery()
+    rows = [
+        cards.described(cards.Card(card, host_discovery.of_card(card)), {}, None)
+        for card in host_discovery.find()
     ]
-    return cards.table(found).splitlines()
+    return cards.table(rows).splitlines()
 
 
 def shown_topology() -> str:
@@ -347,13 +358,13 @@ def guest_process(domain: str) -> tuple[int, str, dict[str, str]]:
 
 def nodes_of_threads(domain: str) -> dict[str, list[int]]:
     """The NUMA nodes on whose processors the guest's threads may run, by their names"""
-    found: dict[str, set[int]] = {}
+    nodes_by_thread: dict[str, set[int]] = {}
     for task in pathlib.Path(f"/proc/{_pid(domain)}/task").iterdir():
-        nodes = found.setdefault((task / "comm").read_text().strip(), set())
+        nodes = nodes_by_thread.setdefault((task / "comm").read_text().strip(), set())
         for number in os.sched_getaffinity(int(task.name)):
             links = pathlib.Path(f"/sys/devices/system/cpu/cpu{number}").glob("node*")
             nodes.update(int(link.name.removeprefix("node")) for link in links)
-    return {name: sorted(nodes) for name, nodes in found.items()}
+    return {name: sorted(nodes) for name, nodes in nodes_by_thread.items()}
 
 
 def nodes_of_memory(domain: str, least: int) -> list[list[int]]:

@@ -39,7 +39,9 @@ def guests() -> dict[str, tuple[str, ...]]:
     """
     connection = libvirt.openReadOnly("qemu:///system")
     try:
-        return {each.UUIDString(): tuple(_of_guest(each)) for each in connection.listAllDomains(0)}
+        return {
+            domain.UUIDString(): tuple(_of_guest(domain)) for domain in connection.listAllDomains(0)
+        }
     finally:
         connection.close()
 

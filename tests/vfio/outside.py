@@ -39,8 +39,8 @@ def _ignore(text: str) -> None:
 
 def lost(out: pathlib.Path) -> boot.Boot:
     """Of a process that ended with :data:`LOST`."""
-    said = json.loads((out / _BOOT).read_text())
-    return boot.Boot(**{**said, "end": boot.End[said["end"]]})
+    fields = json.loads((out / _BOOT).read_text())
+    return boot.Boot(**{**fields, "end": boot.End[fields["end"]]})
 
 
 def with_vms(
@@ -74,7 +74,7 @@ def with_vms(
             environment={place.KEY: known.key},
             retries=0,
             on_output=on_output,
-            on_retry=lambda each: None,
+            on_retry=lambda _: None,
         )
         if not is_over.is_set():
             text = json.dumps({**dataclasses.asdict(done), "end": done.end.name})
@@ -126,8 +126,8 @@ def main() -> int:
 
 
 def _expect_alive(booted: Mapping[str, cloud.VM]) -> None:
-    for each in booted.values():
-        each.expect_alive()
+    for vm in booted.values():
+        vm.expect_alive()
 
 
 if __name__ == "__main__":

@@ -81,8 +81,8 @@ def left(folders: Iterable[str], patterns: Sequence[str], out: pathlib.Path) -> 
     ]
     needs_cloud = (base.VFIOTestCase, _NotImported)
     return Left(
-        of_host=[each for each in tests if not isinstance(each, needs_cloud)],
-        of_cloud=[each for each in tests if isinstance(each, needs_cloud)],
+        of_host=[test for test in tests if not isinstance(test, needs_cloud)],
+        of_cloud=[test for test in tests if isinstance(test, needs_cloud)],
     )
 
 
@@ -98,8 +98,8 @@ def _lines(out: pathlib.Path) -> list[str]:
 
 
 def _flat(suite: Iterable[Any]) -> Iterator[unittest.TestCase]:
-    for each in suite:
-        if isinstance(each, unittest.TestSuite):
-            yield from _flat(each)
+    for test in suite:
+        if isinstance(test, unittest.TestSuite):
+            yield from _flat(test)
         else:
-            yield each
+            yield test

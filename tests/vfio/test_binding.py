@@ -126,8 +126,8 @@ class BindingTest(_CardTestCase):
                 step = f"unbinding {self.card} from vfio-pci does not end{limit}"
                 self.assertIn(step, str(raised.exception))
             # nova-compute's periodic look at the host does not wait for it either.
-            found = host_check.check(discovery.Discovery(), pathlib.Path("/"))
-            self.assertIn(self.card, [each.address for each in found])
+            findings = host_check.check(discovery.Discovery(), pathlib.Path("/"))
+            self.assertIn(self.card, [finding.address for finding in findings])
         ends = time.monotonic() + _GENEROUS_S
         while host.driver(self.card) is not None:  # what hung goes on
             self.assertLess(time.monotonic(), ends)
@@ -208,8 +208,8 @@ class CheckTest(_CardTestCase):
     def assertPrinted(self, name: str, status: int) -> None:
         output = io.StringIO()
         with contextlib.redirect_stdout(output):
-            found = host_check.main(discovery.Discovery(), pathlib.Path("/"), as_json=False)
-        self.assertEqual(status, found)
+            code = host_check.main(discovery.Discovery(), pathlib.Path("/"), as_json=False)
+        self.assertEqual(status, code)
         printed, shown = (
             re.sub(r"\(pid \d+\)", "(pid N)", text)
             for text in (output.getvalue(), (_DOCUMENTED / f"{name}.txt").read_text())

@@ -60,19 +60,19 @@ class ContainersTest(base.VFIOTestCase):
         self.assertEqual([_ITS_OWN, _REFUSED], self.cloud.containers.opened(domain))
         attempts = self.cloud.containers.attempts(domain)
         self.assertGreater(len(attempts), 15)
-        self.assertEqual([], [each for each in attempts if not each.refused])
+        self.assertEqual([], [attempt for attempt in attempts if not attempt.refused])
 
     def test_reached(self) -> None:
         """As in tests/lxc, whose control groups are of version 1: here a program judges devices."""
         servers = [self.boot(), self.boot()]
         domains = [self.cloud.domain(server) for server in servers]
         own = [[_ITS_OWN, _REFUSED], [_REFUSED, _ITS_OWN]]
-        self.assertEqual(own, [self.cloud.containers.opened(each) for each in domains])
+        self.assertEqual(own, [self.cloud.containers.opened(domain) for domain in domains])
         self.cloud.containers.exchange()
         self.cloud._run_periodics()
-        self.assertEqual(own, [self.cloud.containers.opened(each) for each in domains])
+        self.assertEqual(own, [self.cloud.containers.opened(domain) for domain in domains])
         for server in servers:
             self.cloud._stop_server(server)
         for server in servers:
             self.cloud._start_server(server)
-        self.assertEqual(own[::-1], [self.cloud.containers.opened(each) for each in domains])
+        self.assertEqual(own[::-1], [self.cloud.containers.opened(domain) for domain in domains])

@@ -13,8 +13,8 @@ FIRST, SECOND = cards.WHOLE
 class FaultsTest(base.VFIOTestCase):
     def assertCounts(self, *, used: int, reserved: int) -> None:
         inventory = self.inventory()
-        found = {"used": self.used(), "reserved": inventory["reserved"]}
-        self.assertEqual({"used": used, "reserved": reserved}, found)
+        counts = {"used": self.used(), "reserved": inventory["reserved"]}
+        self.assertEqual({"used": used, "reserved": reserved}, counts)
         self.assertEqual(len(cards.WHOLE), inventory["total"])
 
     def test_process_of_the_host_that_has_a_card_open(self) -> None:
@@ -63,7 +63,7 @@ class NotOfferedTest(base.VFIOTestCase):
             (cards.BEHIND_BRIDGE, cards.ON_BRIDGE),
             (cards.WITH_STRANGER, cards.STRANGER),
         ):
-            (line,) = (each for each in listed if each.startswith(f"{card}: "))
+            (line,) = (line for line in listed if line.startswith(f"{card}: "))
             self.assertIn(stranger, line)
 
         self.assertRegex(self.cloud.refusal(self.cloud.flavor(gpus="3")), r"\b2\b")

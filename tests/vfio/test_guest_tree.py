@@ -52,8 +52,8 @@ class GuestTreeTest(base.VFIOTestCase):
         for path, node in places:
             host.add_gpu_at(path, node, "10de", "2321")
         nvidia = selection.Selection.parse(["10de"], [], [])
-        found = discovery.discover(host.roots, nvidia, {}, dict)
-        shown = topology.picture([listed.Card(each, None) for each in found], {}, None)
+        gpus = discovery.discover(host.roots, nvidia, {}, dict)
+        shown = topology.picture([listed.Card(gpu, None) for gpu in gpus], {}, None)
         return "\n".join(_NAMES.sub("", line) for line in shown)
 
 

@@ -41,9 +41,9 @@ class PeersTest(base.VFIOTestCase):
         self.addCleanup(self.cloud._delete_everything)
         self.offer(_ON_HOST, len(cards.WHOLE))
         properties = self.cloud.glance.images[IMAGE]["properties"]
-        said = properties["os_command_line"]
-        self.addCleanup(properties.update, os_command_line=said)
-        properties["os_command_line"] = f'{said} rdinit=/bin/busybox -- sh -c "{_PROGRAM}"'
+        command_line = properties["os_command_line"]
+        self.addCleanup(properties.update, os_command_line=command_line)
+        properties["os_command_line"] = f'{command_line} rdinit=/bin/busybox -- sh -c "{_PROGRAM}"'
 
     def test_two_cards_of_one_clique(self) -> None:
         words = {"gpus": "= 2", "gpu_arch": "s== pascal", "gpu:peer_access": "required"}
@@ -54,13 +54,13 @@ class PeersTest(base.VFIOTestCase):
         for card in seen:
             self.assertEqual(_CAPABILITY + bytes([0 << 3, 0]), read[card])
         # QEMU chains the capability to the others, of which a function without it has none there.
-        others = [found for address, found in read.items() if address not in seen]
-        self.assertFalse([found for found in others if found.startswith(_CAPABILITY)])
+        others = [config for address, config in read.items() if address not in seen]
+        self.assertFalse([config for config in others if config.startswith(_CAPABILITY)])
         self.assertIn(
             "custom device configuration", self.host.virsh("dominfo", self.cloud.domain(server))
         )
 
     def read(self, server: dict[str, Any]) -> dict[str, bytes]:
         """The bytes of each function, by its address in the guest"""
-        said = self.cloud.console(server)
-        return {address: bytes.fromhex(text) for address, text in _READ.findall(said)}
+        console = self.cloud.console(server)
+        return {address: bytes.fromhex(text) for address, text in _READ.findall(console)}

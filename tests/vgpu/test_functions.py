@@ -29,7 +29,7 @@ class FunctionsTest(base.VFIOTestCase):
         self.functions = self.host.parts(cards.DIVIDED)
 
     def drivers(self) -> list[str | None]:
-        return [self.host.driver(each) for each in self.functions]
+        return [self.host.driver(function) for function in self.functions]
 
     def wait_until_released(self) -> None:
         """Wait until libvirt has unbound the functions; fail with their drivers."""

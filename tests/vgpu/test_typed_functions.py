@@ -88,16 +88,16 @@ class TypedFunctionsTest(unittest.TestCase):
 
     def test_what_libvirt_makes_of_them(self) -> None:
         """Debian 12's is too old for them: a newer one would do."""
-        looked = discovery.Discovery(libvirt_version=this_host.version)
-        parts, others = looked.in_parts(looked.find())
+        host_discovery = discovery.Discovery(libvirt_version=this_host.version)
+        parts, others = host_discovery.in_parts(host_discovery.find())
         major, minor, micro = vgpu_deliveries.MIN_LIBVIRT
         newer = (major * 1000 + minor) * 1000 + micro
         if this_host.version() < newer:
             self.assertNotIn(self.card, parts)
             self.assertIn("libvirt 9.0.0 starts no guest", str(others[self.card][0]))
             self.assertNotStarted()
-            looked = discovery.Discovery(libvirt_version=lambda: newer)
-            parts, others = looked.in_parts(looked.find())
+            host_discovery = discovery.Discovery(libvirt_version=lambda: newer)
+            parts, others = host_discovery.in_parts(host_discovery.find())
         else:
             self.assertStarted()
         self.assertNotIn(self.card, others)
@@ -106,8 +106,10 @@ class TypedFunctionsTest(unittest.TestCase):
     def assertNotStarted(self) -> None:
         with self.assertRaises(subprocess.CalledProcessError) as raised:
             host.create(_DOMAIN.format(self.functions[0]))
-        said = f"Unmanaged PCI device {self.functions[0]} must be manually detached from the host"
-        self.assertIn(said, raised.exception.stderr)
+        message = (
+            f"Unmanaged PCI device {self.functions[0]} must be manually detached from the host"
+        )
+        self.assertIn(message, raised.exception.stderr)
 
     def assertStarted(self) -> None:
         slot = Slot(self.functions[0], SMALL, 0)
@@ -123,10 +125,12 @@ class TypedFunctionsTest(unittest.TestCase):
 
     def listed(self) -> list[list[str]]:
         """The types that each function lists"""
-        found = [sriov.profiles(sysfs.device(each, self.roots)) for each in self.functions]
-        return [sorted(each.names) if each else [] for each in found]
+        profiles = [
+            sriov.profiles(sysfs.device(function, self.roots)) for function in self.functions
+        ]
+        return [sorted(profile.names) if profile else [] for profile in profiles]
 
-    def assertRefused(self, slot: Slot, said: str) -> None:
+    def assertRefused(self, slot: Slot, message: str) -> None:
         with self.assertRaises(exception.DeviceUnavailable) as raised:
             slots.make(slot, _UUID, self.roots, _GENEROUS_S)
-        self.assertIn(said, str(raised.exception))
+        self.assertIn(message, str(raised.exception))

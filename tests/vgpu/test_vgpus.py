@@ -43,7 +43,7 @@ class VGPUTest(base.VFIOTestCase):
 
     def assertMade(self, server: dict[str, Any], type_id: str, count: int) -> None:
         """In the first slots of the type, and in the guest's XML"""
-        slots = [vgpu.Slot.parse(f"{cards.OTHER}/{type_id}/{each}") for each in range(count)]
+        slots = [vgpu.Slot.parse(f"{cards.OTHER}/{type_id}/{number}") for number in range(count)]
         uuids = sorted(vgpu.device_uuid(server["id"], slot) for slot in slots)
         self.assertEqual(uuids, self.host.mediated())
         self.assertEqual(uuids, self.named(server))

@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # The VM's init, after the mounts: udev and libvirtd, then /out/command, then off. What the kernel
-# command line says as labvm=bare leaves out udev and libvirtd; as labvm=confined it has AppArmor confine
-# libvirtd and guests, by Debian's profiles; with labvm.prepared=MODULE prepare.py is what runs: it imports that and waits for the VM to be saved and resumed. Only a boot with the
-# line EXIT is valid.
+# command line says as labvm=bare leaves out udev and libvirtd; with labvm=confined AppArmor confines
+# libvirtd and guests by Debian's profiles; with labvm.prepared=MODULE prepare.py is what runs: it
+# imports that and waits for the VM to be saved and resumed. Only a boot with the line EXIT is valid.
 umount /lab
 # No systemd-udevd makes these where devtmpfs was mounted by hand.
 ln -sf /proc/self/fd /dev/fd

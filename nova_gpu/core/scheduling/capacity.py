@@ -26,10 +26,12 @@ _MOST_STATES = 2000
 # With more kinds of requests in a flavor the upper limit of its instances is rougher.
 _MOST_KINDS = 10
 # The traits by which a difference between a group and the request is described
-_TOLD = (
-    *(names.TRAIT_ARCHITECTURE, names.TRAIT_HYPERVISOR, names.TRAIT_MODEL),
-    names.TRAIT_VGPU_TYPE,
-)
+_TOLD = {
+    names.TRAIT_ARCHITECTURE: "architecture",
+    names.TRAIT_HYPERVISOR: "hypervisor",
+    names.TRAIT_MODEL: "model",
+    names.TRAIT_VGPU_TYPE: "vGPU type",
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -229,10 +231,9 @@ def _lacking(part: GroupRequest, host: Host) -> str | None:
 
 
 def _unlike(part: GroupRequest, group: Group, kind: str) -> str:
-    for prefix in _TOLD:
+    for prefix, noun in _TOLD.items():
         wanted = names.known_values(prefix, part.required_traits)
         if wanted and not wanted <= (there := names.known_values(prefix, group.traits)):
-            noun = prefix.removeprefix(names.TRAIT_GPU).strip("_").lower().replace("_", " ")
             return f"{noun} {', '.join(sorted(there)) or 'unknown'}, not {', '.join(wanted)}"
     lacking = sorted(part.required_traits - group.traits)
     unwanted = sorted(part.forbidden_traits & group.traits)

@@ -210,9 +210,9 @@ class FaultyInstances:
             return
         boot_id = read_boot_id()
         faulty = self.of_boot(boot_id)
-        kept = frozenset(instance for instance in faulty if instance[0] not in cards)
-        if kept != faulty:
-            self.save(boot_id, kept)
+        instances = frozenset(item for item in faulty if item[0] not in cards)
+        if instances != faulty:
+            self.save(boot_id, instances)
 
     def slots(
         self, cards: Iterable[SharedCard], read_boot_id: Callable[[], str]

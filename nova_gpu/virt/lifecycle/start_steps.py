@@ -42,8 +42,8 @@ LOG = logging.getLogger(__name__)
 
 # The tasks in which Nova puts the instance in ERROR for any error of the driver
 _STAYS = (task_states.RESCUING, task_states.REBOOT_STARTED_HARD)
-# Those of a reboot that Nova repeats at its start; a soft one may become a hard one
-_REPEATED = (task_states.REBOOT_STARTED, task_states.REBOOT_STARTED_HARD)
+# A soft reboot of a container with GPUs becomes a hard one.
+_REBOOTS = (task_states.REBOOT_STARTED, task_states.REBOOT_STARTED_HARD)
 _UNCOUNTED = (exception.NotCounted, exception.QuotaExceeded)
 
 
@@ -132,7 +132,8 @@ class Starts:
 
         Yield the start. Yield ``None`` if the instance's GPUs cannot be counted now, and Nova would
         answer an error with ERROR: then the caller must do nothing, so that the instance stays as
-        it is, and :meth:`nova_gpu.virt.lifecycle.refusals.RefusedStarts.end` raises the error.
+        it is, and :meth:`nova_gpu.virt.lifecycle.refusals.RefusedStarts.end` raises the error. It
+        does not raise that of a reboot which the service repeats when it starts.
 
         :param end: stop the instance's guest, before which its wrong GPUs are not released
         :raises nova.exception.ComputeResourcesUnavailable: if another host may start the guest
@@ -145,11 +146,10 @@ class Starts:
                 ready = stack.enter_context(self._counted_and_given(Start(kind, instance), end))
             except nova_exception.NovaException as error:
                 is_uncounted = isinstance(error.__cause__, _UNCOUNTED)
-                refused = self.refusals.starts
-                is_repeated = refused.is_repeating and kind is Kind.REBOOT
-                if instance.task_state not in (_REPEATED if is_repeated else _STAYS) or not (
-                    is_uncounted or counting.is_without(instance) or is_repeated
-                ):
+                refused, task = self.refusals.starts, instance.task_state
+                stays = task in _STAYS and (is_uncounted or counting.is_without(instance))
+                is_repeated = refused.is_repeating and task in _REBOOTS
+                if not (stays or (is_repeated and kind is Kind.REBOOT)):
                     raise
                 refused.refuse(instance, error)
             yield ready

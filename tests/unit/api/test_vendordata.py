@@ -109,8 +109,12 @@ class UserDataTest(unittest.TestCase):
         script.write_text(written[0]["content"])
         arguments = [sys.executable, str(script), drive.as_uri(), str(target)]
         self.assertIn(f"ExecStart={written[0]['path']} http://", written[1]["content"])
-        for said in ({"static": {}}, {"gpu": {}}, {"gpu": {"devices": [], "nccl_topology": None}}):
-            drive.write_text(json.dumps(said))
+        for document in (
+            {"static": {}},
+            {"gpu": {}},
+            {"gpu": {"devices": [], "nccl_topology": None}},
+        ):
+            drive.write_text(json.dumps(document))
             subprocess.run(arguments, check=True)
             self.assertFalse(target.exists())
         drive.write_text(json.dumps({"gpu": {"nccl_topology": "<system/>"}}))

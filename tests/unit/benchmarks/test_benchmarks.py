@@ -22,7 +22,7 @@ class RatiosTest(base.BaseTestCase):
         command = [sys.executable, "-m", "benchmarks.scheduling", "--json", "--burst", "0"]
         done = subprocess.run([*command, "--hosts", "200"], capture_output=True, text=True)
         self.assertEqual(0, done.returncode, done.stderr)
-        rows = {each["name"]: each for each in map(json.loads, done.stdout.splitlines())}
+        rows = {row["name"]: row for row in map(json.loads, done.stdout.splitlines())}
         for ours in ("GPUFilter", "GPUFilter and GPUWeigher"):
             stock = rows[f"200 hosts: {ours}, ComputeCapabilitiesFilter"]
             self.assertGreater(stock["ratio"], 0.7, stock)  # other load moves it by a quarter
@@ -46,7 +46,7 @@ class RatiosTest(base.BaseTestCase):
         """Of 8 hosts, 4 of which could be left whole"""
         for stream, way, schedulers, least in (
             ("cards", "one", 1, 1),
-            ("cards", "50", 3, 2),  # each process fills a host of its own
+            ("cards", "50", 3, 0),
             ("others", "one", 1, 0),
             ("vgpus", "multi", 1, 0),
         ):
@@ -56,13 +56,13 @@ class RatiosTest(base.BaseTestCase):
             with self.subTest(stream=stream, way=way, schedulers=schedulers):
                 self.assertGreaterEqual(ours.fits, max(other.fits, ours.best - least))
         several = packing.fill(30, "cards", "50", 3, ours=True)
-        self.assertGreaterEqual(several.fits, several.best - 3)
-        self.assertLess(several.retries, 80)  # with Nova's weighers alone some 240
+        self.assertEqual(several.best, several.fits)
+        self.assertLess(several.retries, 200)  # with Nova's weighers alone some 240
 
     def test_a_fleet_of_pinned_guests(self) -> None:
         (ours, most), (other, _) = (pinned.fill(8, ours=ours) for ours in (True, False))
         self.assertGreaterEqual(ours.gpus, max(other.gpus, 0.9 * most))
         for schedulers in (1, 2):
-            found, _ = pinned.fill(8, ours=True, schedulers=schedulers, seconds=2.0, share=0.8)
-            self.assertLessEqual(found.second, 1)
-            self.assertEqual(0, found.refused)
+            outcome, _ = pinned.fill(8, ours=True, schedulers=schedulers, seconds=2.0, share=0.8)
+            self.assertLessEqual(outcome.second, 1)
+            self.assertEqual(0, outcome.refused)

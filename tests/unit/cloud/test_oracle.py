@@ -24,7 +24,7 @@ INSTANCE = snapshot.Instance(
     power_state=1,
     size=Size(1, 128, 1),
     parts=PARTS,
-    asked=1,
+    device_count=1,
     devices=(Device(GROUP, "PGPU", CARD),),
     cells={0: Cell(128, 1)},
     files=(("disk", 10),),
@@ -36,7 +36,7 @@ HOST = Host(
     is_container=False,
     domains={UUID: Domain(UUID, "instance-1", True, (CARD,), ())},
     cards=CARDS,
-    offered=CARDS,
+    offers=CARDS,
     published={GROUP: CARDS},
     free={GROUP: frozenset({OTHER})},
     size=Size(1, 640, 1),
@@ -99,7 +99,7 @@ def empty(**changes: Any) -> snapshot.Cloud:
 
 
 def kinds(now: snapshot.Cloud, before: snapshot.Cloud | None = None) -> set[str]:
-    return {each.kind for each in oracle.differences(before, now)}
+    return {difference.kind for difference in oracle.differences(before, now)}
 
 
 class DifferencesTest(unittest.TestCase):
@@ -130,7 +130,7 @@ class DifferencesTest(unittest.TestCase):
             ({"domain", "shared"}, with_host(domains=HOST.domains | {"other": THIEF})),
             ({"task"}, with_host(tasks=("a task",))),
             ({"task"}, with_instance(task_state="powering-off")),
-            ({"flavor"}, with_instance(asked=2)),
+            ({"flavor"}, with_instance(device_count=2)),
             ({"usage"}, dataclasses.replace(CLOUD, usages={PROJECT: PARTS})),
             ({"limit"}, dataclasses.replace(CLOUD, limits={PROJECT: {"PGPU": 0}})),
             (set(), dataclasses.replace(CLOUD, limits={PROJECT: {"PGPU": 1}})),
@@ -152,8 +152,8 @@ class DifferencesTest(unittest.TestCase):
             domain = Domain(UUID, "instance-1", is_running, ("9a3b8c5e",), ())
             host = dataclasses.replace(HOST, domains={UUID: domain})
             with self.subTest(is_running):
-                found = kinds(dataclasses.replace(cloud, hosts={"host1": host}))
-                self.assertEqual(expected, found)
+                differences = kinds(dataclasses.replace(cloud, hosts={"host1": host}))
+                self.assertEqual(expected, differences)
 
     def test_what_an_operation_left_uncounted(self) -> None:
         """It is reserved, so that nobody is given it, until the operation ends."""

@@ -49,13 +49,13 @@ class ExporterTest(base.HostTestCase):
     def test_cards(self) -> None:
         host = self.build()
         ailments.silence(host, _ILL)
-        (kept,) = (gpu for gpu in discovery.Discovery().find() if str(gpu.address) == _KEPT)
+        (card,) = (gpu for gpu in discovery.Discovery().find() if str(gpu.address) == _KEPT)
         quarantine.put(
-            discovery.Discovery().quarantine, quarantine.entry(kept, "it failed", "replace it")
+            discovery.Discovery().quarantine, quarantine.entry(card, "it failed", "replace it")
         )
         self.assertEqual(0, self.samples()['nova_gpu_offered{address="0000:08:00.0"}'])
         cleaned.prove(host, self.root)
-        found = self.samples()
+        samples = self.samples()
         for name, values in (
             ("healthy", (0, 1, 1)),
             ("divided", (0, 0, 0)),
@@ -65,21 +65,21 @@ class ExporterTest(base.HostTestCase):
         ):
             for address, value in zip((_ILL, _KEPT, "0000:08:00.0"), values, strict=True):
                 key = f'nova_gpu_{name}{{address="{address}"}}'
-                self.assertEqual(value, found[key], key)
+                self.assertEqual(value, samples[key], key)
         info = (
             'nova_gpu_info{address="0000:84:00.0",architecture="fermi",driver="nvidia",'
             'name="Tesla M2090",numa_node="1",product_id="10de:1091"}'
         )
-        self.assertEqual(1, found[info])
-        self.assertEqual((1, 1), (found["nova_gpu_up"], found["nova_gpu_libvirt_up"]))
-        self.assertEqual(0, found["nova_gpu_claims_total"])
+        self.assertEqual(1, samples[info])
+        self.assertEqual((1, 1), (samples["nova_gpu_up"], samples["nova_gpu_libvirt_up"]))
+        self.assertEqual(0, samples["nova_gpu_claims_total"])
 
     def test_guests_that_can_open_what_others_have(self) -> None:
         """Containers on whose nodes the driver has put other cards; the third has ended"""
         host = self.build()
         first, second = (gpu.address for gpu in host.gpus()[:2])
         node = [
-            f"/dev/nvidia{gpu_instances.gpu_minor(each, host.roots)}" for each in (first, second)
+            f"/dev/nvidia{gpu_instances.gpu_minor(card, host.roots)}" for card in (first, second)
         ]
         libvirt = histories.Libvirt()
         for uuid, own, nodes_, running in (
@@ -89,17 +89,17 @@ class ExporterTest(base.HostTestCase):
         ):
             text = "".join(
                 "<hostdev mode='capabilities' type='misc'>"
-                f"<source><char>{each}</char></source></hostdev>"
-                for each in nodes_
+                f"<source><char>{node}</char></source></hostdev>"
+                for node in nodes_
             )
             noted = domain_xml.GuestMetaGPUs((own,)).to_xml()
             xml = f"<domain ><metadata>{noted}</metadata><devices>{text}</devices></domain>"
             libvirt.domains[uuid] = histories.Domain(uuid, xml, running)
         self.useFixture(fixtures.MonkeyPatch("nova_gpu.cmd.this_host.Reader", lambda: libvirt))
-        found = self.samples()
+        samples = self.samples()
         for name, values in (("shared", (0, 2)), ("reached", (0, 1)), ("assigned", (1, 3))):
-            told = [found[f'nova_gpu_{name}{{address="{each}"}}'] for each in (first, second)]
-            self.assertEqual(values, tuple(told), name)
+            counts = [samples[f'nova_gpu_{name}{{address="{card}"}}'] for card in (first, second)]
+            self.assertEqual(values, tuple(counts), name)
 
     def test_guests_on_other_nodes_than_their_cards(self) -> None:
         """One with a card of its cell's node and one of another; one that has ended"""
@@ -117,8 +117,8 @@ class ExporterTest(base.HostTestCase):
         for uuid, is_running in (("one", True), ("two", False)):
             libvirt.domains[uuid] = histories.Domain(uuid, xml, is_running)
         self.useFixture(fixtures.MonkeyPatch("nova_gpu.cmd.this_host.Reader", lambda: libvirt))
-        found = self.samples()
-        values = [found[f'nova_gpu_remote{{address="{each}"}}'] for each in (near, far)]
+        samples = self.samples()
+        values = [samples[f'nova_gpu_remote{{address="{card}"}}'] for card in (near, far)]
         self.assertEqual([0, 1], values)
 
     def test_ports_without_acs(self) -> None:
@@ -129,34 +129,34 @@ class ExporterTest(base.HostTestCase):
         pci.write(
             host.roots.sysfs / "module/vfio_iommu_type1/parameters/allow_unsafe_interrupts", "Y\n"
         )
-        found = self.samples()
+        samples = self.samples()
         values = {
             name.partition('"')[2][:12]: value
-            for name, value in found.items()
+            for name, value in samples.items()
             if name.startswith("nova_gpu_unseparated")
         }
         self.assertEqual({"0000:04:00.0", "0000:05:00.0"}, {k for k, v in values.items() if v})
         self.assertEqual(6, len(values))
-        self.assertEqual(1, found["nova_gpu_unsafe_interrupts"])
+        self.assertEqual(1, samples["nova_gpu_unsafe_interrupts"])
 
     def test_the_reference_has_each_by_its_type(self) -> None:
         self.build()
         text = self.printed(0, lambda: exporter.main(discovery.Discovery(), "", once=True))
-        told = re.findall(r"(?m)^# TYPE (\S+) (\S+)$", text)
+        metrics = re.findall(r"(?m)^# TYPE (\S+) (\S+)$", text)
         explained = [(row[0].strip("`"), row[1]) for row in tables.TABLES["metrics"]().rows]
-        self.assertGreater(len(told), 10)
-        self.assertEqual([], [each for each in told if each not in explained])
+        self.assertGreater(len(metrics), 10)
+        self.assertEqual([], [metric for metric in metrics if metric not in explained])
 
     def test_what_cannot_be_read(self) -> None:
         self.libvirt("lxc+unix:///?socket=/nonexistent")
         self.build()
-        found = self.samples()
-        self.assertEqual(0, found["nova_gpu_libvirt_up"])
-        self.assertFalse([name for name in found if name.startswith("nova_gpu_assigned")])
+        samples = self.samples()
+        self.assertEqual(0, samples["nova_gpu_libvirt_up"])
+        self.assertFalse([name for name in samples if name.startswith("nova_gpu_assigned")])
         self.option("sysfs_root", str(self.root / "nothing"))
-        found = self.samples()
-        self.assertEqual(0, found["nova_gpu_up"])
-        self.assertIn("nova_gpu_claims_total", found)
+        samples = self.samples()
+        self.assertEqual(0, samples["nova_gpu_up"])
+        self.assertIn("nova_gpu_claims_total", samples)
 
     def test_counters(self) -> None:
         self.build()
@@ -173,9 +173,9 @@ class ExporterTest(base.HostTestCase):
                 }
             )
         )
-        found = self.samples()
-        self.assertEqual(7, found["nova_gpu_claims_total"])
-        self.assertEqual(3, found["nova_gpu_vgpu_claims_total"])
+        samples = self.samples()
+        self.assertEqual(7, samples["nova_gpu_claims_total"])
+        self.assertEqual(3, samples["nova_gpu_vgpu_claims_total"])
         failures = 'nova_gpu_start_failures_total{cause="%s",reason="%s"}'
         for cause, reason, count in (
             ("host", "CardInUse", 2),
@@ -183,21 +183,23 @@ class ExporterTest(base.HostTestCase):
             ("request", "GuestUnfit", 0),
             ("unknown", "OfAnotherRelease", 1),
         ):
-            self.assertEqual(count, found[failures % (cause, reason)])
-        self.assertEqual(1.5, found["nova_gpu_period_timestamp_seconds"])
-        self.assertEqual(4, found["nova_gpu_free"])
-        self.assertEqual(3, found['nova_gpu_cleaning_seconds_count{outcome="clean"}'])
-        self.assertEqual(4.5, found['nova_gpu_cleaning_seconds_sum{outcome="clean"}'])
+            self.assertEqual(count, samples[failures % (cause, reason)])
+        self.assertEqual(1.5, samples["nova_gpu_period_timestamp_seconds"])
+        self.assertEqual(4, samples["nova_gpu_free"])
+        self.assertEqual(3, samples['nova_gpu_cleaning_seconds_count{outcome="clean"}'])
+        self.assertEqual(4.5, samples['nova_gpu_cleaning_seconds_sum{outcome="clean"}'])
 
     def test_served(self) -> None:
         self.build()
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        stop, looked = threading.Event(), discovery.Discovery()
+        stop, host_discovery = threading.Event(), discovery.Discovery()
         listen = f"127.0.0.1:{port}"
         serving = threading.Thread(
-            target=exporter.main, args=(looked, listen), kwargs={"once": False, "stop": stop}
+            target=exporter.main,
+            args=(host_discovery, listen),
+            kwargs={"once": False, "stop": stop},
         )
         serving.start()
         self.addCleanup(serving.join)
@@ -206,9 +208,9 @@ class ExporterTest(base.HostTestCase):
         self.assertIn('nova_gpu_healthy{address="0000:04:00.0"} 1.0', text)
         taken = f"--listen {re.escape(listen)}: Address already in use; free that address, or"
         with self.assertRaisesRegex(OSError, taken):
-            exporter.main(looked, listen, once=False)
-        said = self.printed(2, lambda: exporter.main(looked, "nowhere", once=False))
-        self.assertIn("--listen nowhere: it must look like 127.0.0.1:9943", said)
+            exporter.main(host_discovery, listen, once=False)
+        output = self.printed(2, lambda: exporter.main(host_discovery, "nowhere", once=False))
+        self.assertIn("--listen nowhere: it must look like 127.0.0.1:9943", output)
 
 
 def _got(url: str) -> str:
@@ -227,8 +229,8 @@ class FilesTest(base.HostTestCase):
     def assertKnown(self, text: str) -> None:
         counted = {f"{name}_total" for name in exporter.COUNTERS}
         summed = {f"{name}_{part}" for name in exporter.SUMMARIES for part in ("sum", "count")}
-        asked = set(re.findall(r"\bnova_gpu_[a-z_]+", text))
-        self.assertEqual(set(), asked - {*exporter.GAUGES, *counted, *summed})
+        metrics = set(re.findall(r"\bnova_gpu_[a-z_]+", text))
+        self.assertEqual(set(), metrics - {*exporter.GAUGES, *counted, *summed})
 
     def test_alerts(self) -> None:
         text = (_ETC / "prometheus/nova-gpu.rules.yml").read_text()

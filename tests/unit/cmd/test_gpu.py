@@ -59,16 +59,16 @@ class ListTest(base.CommandTestCase):
         cleaned.prove(host, self.root)
         done = self.run_list("--json")
         self.assertEqual(0, done.returncode, done.stderr)
-        found = json.loads(done.stdout)
+        rows = json.loads(done.stdout)
         self.assertEqual(
             [("0000:04:00.0", True), ("0000:05:00.0", False)],
-            [(card["address"], card["offered"]) for card in found],
+            [(card["address"], card["offered"]) for card in rows],
         )
-        self.assertEqual("fermi", found[0]["architecture"])
-        self.assertIsNone(found[0]["instances"])
+        self.assertEqual("fermi", rows[0]["architecture"])
+        self.assertIsNone(rows[0]["instances"])
         self.assertEqual("", done.stderr)
         self.assertIn(f"nova-gpu: options from {self.conf}\n", self.run_list().stderr)
-        self.assertIn("vfio-pci", found[1]["reason"])
+        self.assertIn("vfio-pci", rows[1]["reason"])
 
     def test_what_was_not_cleaned(self):
         """Any user sees it who can read the state path."""
@@ -111,7 +111,7 @@ class ListTest(base.CommandTestCase):
         )
         (card,) = json.loads(self.run_list("--json").stdout)
         self.assertTrue(card["offered"])
-        self.assertEqual([0, 3, 0, 0], [each["available"] for each in card["vgpus"]])
+        self.assertEqual([0, 3, 0, 0], [entry["available"] for entry in card["vgpus"]])
         self.configure("kvm", "vgpu_types =")
         (card,) = json.loads(self.run_list("--json").stdout)
         self.assertIsNone(card["vgpus"])

@@ -28,8 +28,10 @@ class HostCheckTest(base.HostTestCase):
         return host
 
     def check(self, status: int, *, as_json: bool = False) -> str:
-        looked = discovery.Discovery()
-        return self.printed(status, lambda: host_check.main(looked, self.root, as_json=as_json))
+        host_discovery = discovery.Discovery()
+        return self.printed(
+            status, lambda: host_check.main(host_discovery, self.root, as_json=as_json)
+        )
 
     def switch(self) -> hosts.Host:
         host = hosts.build("switched-8", self.root)
@@ -113,10 +115,10 @@ class HostCheckTest(base.HostTestCase):
 
     def quarantine(self) -> None:
         """Put the card into quarantine."""
-        looked = discovery.Discovery()
-        (card,) = looked.find()
+        host_discovery = discovery.Discovery()
+        (card,) = host_discovery.find()
         entry = quarantine.entry(card, "it is mute", "replace it")
-        quarantine.put(looked.quarantine, entry)
+        quarantine.put(host_discovery.quarantine, entry)
 
     def test_quarantine(self) -> None:
         self.host()

@@ -28,8 +28,10 @@ class HostPrepareTest(base.HostTestCase):
         self.host.add_gpu(CARD, "10de", "1e04", companions=(pci.AUDIO,), **attributes)
 
     def prepare(self, status: int = 0, *, apply: bool = False) -> str:
-        looked = discovery.Discovery()
-        return self.printed(status, lambda: host_prepare.main(looked, self.target, apply=apply))
+        host_discovery = discovery.Discovery()
+        return self.printed(
+            status, lambda: host_prepare.main(host_discovery, self.target, apply=apply)
+        )
 
     def undo(self) -> str:
         return self.printed(0, lambda: host_prepare.undo(self.target))
@@ -159,10 +161,11 @@ class HostPrepareTest(base.HostTestCase):
         file.write_text("mine\n")
         error = self.assertRaises(exception.FileNotOurs, host_prepare.undo, self.target)
         self.assertEqual(str(file), error.path)
-        looked = discovery.Discovery()
+        host_discovery = discovery.Discovery()
         with contextlib.redirect_stderr(io.StringIO()):
             self.assertRaises(
-                exception.FileNotOurs, lambda: host_prepare.main(looked, self.target, apply=True)
+                exception.FileNotOurs,
+                lambda: host_prepare.main(host_discovery, self.target, apply=True),
             )
         self.assertEqual({"etc/modprobe.d/nova-gpu.conf"}, self.files())
         self.assertEqual("mine\n", file.read_text())

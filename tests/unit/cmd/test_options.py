@@ -46,7 +46,7 @@ class MistakesTest(base.CommandTestCase):
         self.configure("lxc")
         hosts.Host(self.root).add_gpu("0000:04:00.0", "10de", "1091", driver="nvidia")
 
-    def assertOneLine(self, said: str, *arguments: object, by_each: bool = True) -> None:
+    def assertOneLine(self, message: str, *arguments: object, by_each: bool = True) -> None:
         for module, last, status in (
             ("nova_gpu.cmd.gpu", ("list",), 1),
             ("nova_gpu.cmd.status", ("upgrade", "check"), 2),
@@ -54,7 +54,7 @@ class MistakesTest(base.CommandTestCase):
             done = commands.run(module, *arguments, *last)
             self.assertEqual(status, done.returncode, done.stderr + done.stdout)
             self.assertEqual(1, done.stderr.count("\n"), done.stderr)
-            self.assertIn(said, done.stderr)
+            self.assertIn(message, done.stderr)
             self.assertEqual("", done.stdout)
 
     def test_files(self) -> None:
@@ -64,14 +64,14 @@ class MistakesTest(base.CommandTestCase):
         folder.mkdir()
         binary.write_bytes(b"\xff\xfe")
         malformed.write_text("[gpu\n")
-        for path, said in (
+        for path, message in (
             (missing, f"configuration file {missing}: no such file; give one"),
             (folder, f"configuration file {folder}: it is a folder, for which there is --config-d"),
             (binary, f"configuration file {binary}: it is not a UTF-8 text"),
             (malformed, f"configuration file {malformed}: at {malformed}:1, Invalid section"),
         ):
             with self.subTest(path.name):
-                self.assertOneLine(said, "--config-file", self.conf, "--config-file", path)
+                self.assertOneLine(message, "--config-file", self.conf, "--config-file", path)
         self.assertOneLine(f"{missing}: no such folder", "--config-dir", missing)
 
     def test_the_files_of_nova_compute(self) -> None:
@@ -90,14 +90,14 @@ class MistakesTest(base.CommandTestCase):
     def test_values(self) -> None:
         path = self.root / "wrong.conf"
         files = ("--config-file", self.conf, "--config-file", path)
-        for text, said in (
+        for text, message in (
             ("[libvirt]\nvirt_type = xen", "[libvirt]virt_type (in {path}): Valid values are"),
             ("[gpu]\nnvml = maybe", "[gpu]nvml (in {path}): Unexpected boolean value 'maybe'; c"),
             # It is nova-compute's alone.
             ("[gpu]\non_stop = some", "[gpu]on_stop (in {path}): Valid values are"),
         ):
             path.write_text(f"{text}\n")
-            self.assertOneLine(said.format(path=path), *files, by_each="virt_type" in text)
+            self.assertOneLine(message.format(path=path), *files, by_each="virt_type" in text)
 
     def test_verify_without_libvirt(self) -> None:
         """One line for each that does not answer, and no log of Nova's beside them"""
@@ -135,7 +135,9 @@ class CostTest(base.CommandTestCase):
             self.configure(kind)
             modules, _ = self.imported(*words)
             self.assertEqual([], sorted(set(_HEAVY) & modules), words)
-            loaded = {each for each in modules if each == "nova" or each.startswith("nova.")}
+            loaded = {
+                module for module in modules if module == "nova" or module.startswith("nova.")
+            }
             self.assertEqual(set(), loaded, words)
 
     def imported(self, *words: str) -> tuple[set[str], str]:

@@ -178,13 +178,13 @@ class ChecksTest(_CloudTest):
         ):
             self.add_flavor(name, specs)
         self.assertEqual(Code.SUCCESS, self.checks._check_nodes().code)
-        found = []
+        results = []
         for host, islands in (("near", 4), ("unknown", 1)):
             group = stats.GroupStats("10de:2335", None, "pci", 8, islands=Islands(islands))
             self.add_host(host, stats.dumps(stats.Report(stats.HostStats("QEMU", (group,)))))
-            found.append(self.checks._check_nodes())
-        self.assertEqual([Code.WARNING, Code.SUCCESS], [each.code for each in found])
-        self.assertTrue(found[0].details.endswith(": one with 8 GPUs: hw:numa_nodes=2"), found)
+            results.append(self.checks._check_nodes())
+        self.assertEqual([Code.WARNING, Code.SUCCESS], [result.code for result in results])
+        self.assertTrue(results[0].details.endswith(": one with 8 GPUs: hw:numa_nodes=2"), results)
 
     def test_flavors_that_nova_does_not_count(self) -> None:
         self.add_flavor("counted", {"gpus": "2", "resources:PGPU": "2"})
@@ -337,8 +337,8 @@ class WayBackTest(_CloudTest):
             text = json.dumps({"node": "n1", "providers": of_node})
             (state / "gpu-providers").write_text(text)
             self.flags(group="gpu", product=lines, divide_command=command)
-            found = [judge(self.back) for judge in checks[2:5]]
-            self.assertEqual(codes, tuple(int(result.code) for result in found), found)
+            results = [judge(self.back) for judge in checks[2:5]]
+            self.assertEqual(codes, tuple(int(result.code) for result in results), results)
         (state / "gpu-providers").write_text("[]")
         self.assertResult(Code.WARNING, "Cannot tell", self.back._check_functions())
 
@@ -360,9 +360,9 @@ class UpgradeCheckTest(testtools.TestCase):
     def test_back(self) -> None:
         """By the other checks, which want no maps of ids, and as JSON"""
         conf = "[libvirt]\nvirt_type = lxc\n[gpu]\ncount_models = true\n"
-        found = json.loads(self.check(1, conf, "--back", "--json").stdout)["checks"]
-        by_name = {check["check"]: check for check in found}
-        self.assertEqual([1], [item["result"] for item in found if item["result"]])
+        checks = json.loads(self.check(1, conf, "--back", "--json").stdout)["checks"]
+        by_name = {check["check"]: check for check in checks}
+        self.assertEqual([1], [item["result"] for item in checks if item["result"]])
         self.assertIn("count_models: ", by_name["Options have an effect"]["details"])
 
     def test_options_that_do_not_exist(self) -> None:

@@ -44,26 +44,26 @@ class TopologyTest(base.HostTestCase):
 
     def test_the_picture_of_the_guide(self) -> None:
         cleaned.prove(self.build("switched-8"), self.root)
-        found = cards.read(discovery.Discovery())
-        found[2] = cards.Card(
-            found[2].gpu, reasons("it is in quarantine since noon: no reset; replace it")
+        host_cards = cards.read(discovery.Discovery())
+        host_cards[2] = cards.Card(
+            host_cards[2].gpu, reasons("it is in quarantine since noon: no reset; replace it")
         )
-        held = {found[0].gpu.address: (_UUID,), found[1].gpu.address: (_UUID,)}
-        text = "\n".join(topology.picture(found, held, None)) + "\n"
+        held = {host_cards[0].gpu.address: (_UUID,), host_cards[1].gpu.address: (_UUID,)}
+        text = "\n".join(topology.picture(host_cards, held, None)) + "\n"
         self.assertEqual((_GUIDE / "topology.txt").read_text(), text)
 
     def test_the_cells_of_a_guest(self) -> None:
         self.build("switched-8")
-        found = cards.read(discovery.Discovery())
-        near, far = (next(c.gpu for c in found if c.gpu.numa_node == node) for node in (0, 1))
+        host_cards = cards.read(discovery.Discovery())
+        near, far = (next(c.gpu for c in host_cards if c.gpu.numa_node == node) for node in (0, 1))
         has = frozenset({near.address, far.address})
         named = {_UUID: DomainDevices(has, cells=frozenset({0})), "without": DomainDevices(has)}
         held, nodes = holders.by_card(named), holders.cells(named)
         self.assertEqual({far.address: (_UUID,)}, holders.remote((near, far), named))
         text = f"instance {_UUID}, cells on NUMA 0, without"
-        self.assertIn(text, "\n".join(topology.picture(found, held, None, nodes)))
+        self.assertIn(text, "\n".join(topology.picture(host_cards, held, None, nodes)))
         (described,) = (
-            cards.described(card, held, None, nodes) for card in found if card.gpu is far
+            cards.described(card, held, None, nodes) for card in host_cards if card.gpu is far
         )
         self.assertEqual({_UUID: [0]}, described["cells"])
         for table in (cards.table([described]), show.table(described, None)):
@@ -77,8 +77,8 @@ class TopologyTest(base.HostTestCase):
         self.assertEqual(
             ({}, {}, None), holders.read(discovery.Discovery(), discovery.Discovery().find())
         )
-        found = self.topology()
-        self.assertRegex(found, "0000:22:00.0  Tesla K40m +not offered: it was not cleaned")
+        picture = self.topology()
+        self.assertRegex(picture, "0000:22:00.0  Tesla K40m +not offered: it was not cleaned")
         cleaned.prove(host, self.root)
         self.assertRegex(self.topology(), "0000:22:00.0  Tesla K40m +free")
 

@@ -77,9 +77,9 @@ class ProviderNameTest(unittest.TestCase):
         nodes = ["n" * 200 + end for end in ("a", "b")]
         longest = VGPU._replace(vgpu_type="n" * 100)
         keys = (LXC, PCI, longest)
-        found = [names.provider_name(node, key) for node in nodes for key in keys]
-        self.assertEqual(6, len(set(found)))
-        for name in found:
+        provider_names = [names.provider_name(node, key) for node in nodes for key in keys]
+        self.assertEqual(6, len(set(provider_names)))
+        for name in provider_names:
             self.assertLessEqual(len(name), 200)
 
     def test_is_read_back(self) -> None:

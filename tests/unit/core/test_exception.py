@@ -30,26 +30,26 @@ EACH = (
 
 
 def kinds(of: type[GuestError] = GuestError) -> Iterator[type[GuestError]]:
-    for each in of.__subclasses__():
-        yield each
-        yield from kinds(each)
+    for kind in of.__subclasses__():
+        yield kind
+        yield from kinds(kind)
 
 
 class TestGuestError(base.BaseTestCase):
     def test_each_kind_is_here(self) -> None:
         bases = {exception.GuestCannotStart}
-        self.assertEqual(set(kinds()) - bases, {type(each) for each in EACH})
+        self.assertEqual(set(kinds()) - bases, {type(error) for error in EACH})
 
     def test_each(self) -> None:
         """Made anew of its arguments it is the same: oslo.privsep brings it from its daemon so."""
         for error in EACH:
-            told, again = str(error), type(error)(*error.args)
-            self.assertEqual((told, error.user_text), (str(again), again.user_text))
-            self.assertIn(error.reason, told)
-            self.assertTrue(error.remedy and told.endswith(f"; {error.remedy}"), told)
-            self.assertIn(CARD if error.address else "", told)
+            text, again = str(error), type(error)(*error.args)
+            self.assertEqual((text, error.user_text), (str(again), again.user_text))
+            self.assertIn(error.reason, text)
+            self.assertTrue(error.remedy and text.endswith(f"; {error.remedy}"), text)
+            self.assertIn(CARD if error.address else "", text)
             self.assertNotIn(OTHERS, error.user_text)
-            self.assertEqual(error.others is not None, OTHERS in told)
+            self.assertEqual(error.others is not None, OTHERS in text)
             again.host = "gpu1"
             self.assertTrue(str(again).startswith("on gpu1: "))
 
@@ -60,11 +60,11 @@ class TestGuestError(base.BaseTestCase):
         ):
             again = type(error)(*error.args)
             again.host = "gpu1"
-            told = again.user_text
-            with self.subTest(told):
-                self.assertNotIn("gpu1", told)
-                self.assertNotIn(CARD, told)
-                self.assertTrue(told.strip())
+            user_text = again.user_text
+            with self.subTest(user_text):
+                self.assertNotIn("gpu1", user_text)
+                self.assertNotIn(CARD, user_text)
+                self.assertTrue(user_text.strip())
         slot = exception.DeviceUnavailable(CARD, f"{CARD}/nvidia-35/0: it is lost", "mend it")
         self.assertEqual("a GPU cannot be given: a device: it is lost; mend it", slot.user_text)
 

@@ -96,7 +96,7 @@ class OtherProductTest(MismatchTestCase):
 class ApartTest(unittest.TestCase):
     def apart(self, held: list[HeldGPUs], **words: str) -> str | None:
         specs = {key.replace("_", ":", 1): value for key, value in words.items()}
-        specs["gpus"] = str(sum(each.count for each in held))
+        specs["gpus"] = str(sum(group.count for group in held))
         return flavor_mismatch.apart(whole(specs), held)
 
     def place(self, numa_node: int | None, circle: int, trait: str = FERMI) -> HeldGPUs:
@@ -122,12 +122,14 @@ class ApartTest(unittest.TestCase):
         specs = {"gpu:topology": "numa"}
         for suffix, trait in (("1", FERMI), ("2", KEPLER)):
             specs |= {f"resources{suffix}:PGPU": "2", f"trait{suffix}:{trait}": "required"}
-        asked = whole(specs)
+        gpu_request = whole(specs)
         fermi = [self.place(0, 0), self.place(0, 1)]
         for nodes, expected in (((1, 1), True), ((0, 1), False)):
             kepler = [self.place(node, 2 + node, KEPLER) for node in nodes]
             with self.subTest(nodes=nodes):
-                self.assertEqual(expected, flavor_mismatch.apart(asked, fermi + kepler) is None)
+                self.assertEqual(
+                    expected, flavor_mismatch.apart(gpu_request, fermi + kepler) is None
+                )
 
 
 SMALL = VGPUType("nvidia-63", "GRID P4-1Q")
@@ -193,9 +195,9 @@ class OtherVGPUFactsTest(MismatchTestCase):
             ({"vgpus": "1", "gpu:heads": "1"}, [unknown], "nvidia-64 is unknown"),
             ({"gpus": "1", "vgpus": "1", "gpu:memory_mib": "81920"}, [known], None),
         ):
-            asked = request.of(specs).vgpus
-            found = asked and flavor_mismatch.other_vgpu_facts(asked, held)
-            self.assertSaid(reason, found, specs)
+            vgpu_request = request.of(specs).vgpus
+            mismatch = vgpu_request and flavor_mismatch.other_vgpu_facts(vgpu_request, held)
+            self.assertSaid(reason, mismatch, specs)
 
 
 class NotBesideTest(MismatchTestCase):
@@ -213,5 +215,5 @@ class NotBesideTest(MismatchTestCase):
             (by_nic, [near, far], [nic], "nic, but 1 of its 2 GPUs are on another NUMA node"),
             (by_nvme, [near], [nic], "gpu:near nvme, but the instance has no such device"),
         ):
-            found = flavor_mismatch.not_beside(arrangement, held, neighbours)
-            self.assertSaid(reason, found, arrangement)
+            mismatch = flavor_mismatch.not_beside(arrangement, held, neighbours)
+            self.assertSaid(reason, mismatch, arrangement)

@@ -28,7 +28,7 @@ class TestBusErrors(unittest.TestCase):
 
 class TestNvml(unittest.TestCase):
     def test_well(self) -> None:
-        for told in (
+        for health in (
             NvmlHealth(),
             NvmlHealth(uncorrected=0, remapping_pending=False, recovery_action=0),
             NvmlHealth(fabric_state=0, fabric_status=0),
@@ -37,10 +37,10 @@ class TestNvml(unittest.TestCase):
             NvmlHealth(fabric_state=3, fabric_status=0, fabric_health=0b01_01_0001_10_10_10_10),
             NvmlHealth(fabric_state=3, fabric_status=0, fabric_health=0b01_00_01_00),
         ):
-            self.assertIsNone(health_verdict.of_nvml(told))
+            self.assertIsNone(health_verdict.of_nvml(health))
 
     def test_not_well(self) -> None:
-        for told, words in (
+        for health, words in (
             (NvmlHealth(uncorrected=2), "2 ECC errors"),
             (NvmlHealth(retirement_pending=True), "retired"),
             (NvmlHealth(compute_mode=2), "PROHIBITED"),
@@ -59,8 +59,8 @@ class TestNvml(unittest.TestCase):
             (NvmlHealth(fabric_state=3, fabric_health=1 << 4), "route in the fabric"),
             (NvmlHealth(fabric_state=3, fabric_health=5 << 8), "configuration does not fit"),
         ):
-            verdict = health_verdict.of_nvml(told)
-            self.assertIn(words, str(verdict), told)
+            verdict = health_verdict.of_nvml(health)
+            self.assertIn(words, str(verdict), health)
             self.assertIn("; ", str(verdict))
 
 
@@ -85,8 +85,8 @@ class AvailabilityTest(unittest.TestCase):
 
     def test_merge(self) -> None:
         """In the order of the maps, each reason once; who has none is offered"""
-        found = availability.merge({"a": (KEPT,), "b": ()}, {"a": (GONE, KEPT), "c": (GONE,)})
-        self.assertEqual({"a": (KEPT, GONE), "c": (GONE,)}, found)
+        reasons = availability.merge({"a": (KEPT,), "b": ()}, {"a": (GONE, KEPT), "c": (GONE,)})
+        self.assertEqual({"a": (KEPT, GONE), "c": (GONE,)}, reasons)
 
     def test_worst(self) -> None:
         self.assertEqual(GONE, availability.worst((KEPT, GONE, NO_IOMMU)))

@@ -66,11 +66,13 @@ class WhyTest(unittest.TestCase):
         self.assertEqual([], self.why("rescue", container=False))
 
     def test_of_whole_cards_of_parts_and_without(self) -> None:
-        whole, parts = (self.why("live-migration", False, each)[0] for each in (True, False))
+        whole, parts = (
+            self.why("live-migration", False, is_whole)[0] for is_whole in (True, False)
+        )
         self.assertIn("The state of a passed through GPU", whole)
         self.assertIn("A running guest with vGPUs moves only where", parts)
-        for action, said in (("unshelve", "no host has room"), ("start", "openstack gpu start")):
-            (found,) = self.why(action)
-            self.assertRegex(found, f"^most often: .*{said}")
+        for action, text in (("unshelve", "no host has room"), ("start", "openstack gpu start")):
+            (line,) = self.why(action)
+            self.assertRegex(line, f"^most often: .*{text}")
         self.assertEqual([], list(operation_refusals.why_without_gpus("start")))
         self.assertIn("to a flavor with GPUs", *operation_refusals.why_without_gpus("resize"))

@@ -42,15 +42,15 @@ _YAML = st.sampled_from(
 
 
 def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    found = [path] if path else []
+    paths = [path] if path else []
     items: Any = ()
     if isinstance(value, dict):
         items = value.items()
     elif isinstance(value, list):
         items = enumerate(value)
     for key, inner in items:
-        found += _places(inner, (*path, key))
-    return found
+        paths += _places(inner, (*path, key))
+    return paths
 
 
 class CDITest(base.FuzzTestCase):
@@ -155,8 +155,8 @@ class CDITest(base.FuzzTestCase):
         (self.folder / "spec.json").write_text(json.dumps(self.changed(changes)))
         gpu = self.host.gpus()[0]
         try:
-            given = contents.contents([gpu], self.host.roots, self.root / "libraries", UID)
+            edits = contents.contents([gpu], self.host.roots, self.root / "libraries", UID)
         except (exception.DeviceUnavailable, exception.GuestFilesUnavailable):
             return
-        self.assertIn("/dev/nvidia4", given.nodes)
-        self.assertNotIn("/dev/nvidia0", given.nodes)
+        self.assertIn("/dev/nvidia4", edits.nodes)
+        self.assertNotIn("/dev/nvidia0", edits.nodes)

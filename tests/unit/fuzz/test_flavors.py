@@ -82,13 +82,15 @@ class FlavorTest(base.FuzzTestCase):
             (bool(read.vgpu_words), lambda: read.vgpus),
         ):
             try:
-                asked = ask()
+                device_request = ask()
             except exception.InvalidExtraSpec as error:
                 self.assertIn(error.key, flavor)
                 continue
-            self.assertEqual(asks, asked is not None)
-            if asked:
-                self.assertTrue(0 < asked.count == sum(group.count for group in asked.groups))
+            self.assertEqual(asks, device_request is not None)
+            if device_request:
+                self.assertTrue(
+                    0 < device_request.count == sum(group.count for group in device_request.groups)
+                )
 
     @base.fuzzed(flavor=FLAVORS | _ASKING, known=st.sets(_TRAITS))
     def test_as_a_query_it_asks_for_the_same(
@@ -96,16 +98,16 @@ class FlavorTest(base.FuzzTestCase):
     ) -> None:
         try:
             read = request.of(flavor)
-            asked, vgpus = read.whole, read.vgpus
-            specs = query.extra_specs(flavor, asked, known) if asked else None
+            gpu_request, vgpus = read.whole, read.vgpus
+            specs = query.extra_specs(flavor, gpu_request, known) if gpu_request else None
             of_vgpus = query.extra_specs(flavor, vgpus, known) if vgpus else None
         except exception.InvalidExtraSpec:
             return
-        if asked and specs is not None:
+        if gpu_request and specs is not None:
             again = request.of(specs).whole
             assert again is not None
-            self.assertEqual(asked.count, again.count)
-            self.assertEqual(asked.architecture, again.architecture)
+            self.assertEqual(gpu_request.count, again.count)
+            self.assertEqual(gpu_request.architecture, again.architecture)
             self.assertEqual(specs, query.extra_specs(specs, again, known))
         if vgpus and of_vgpus is not None:
             same = request.of(of_vgpus).vgpus

@@ -84,14 +84,14 @@ class FleetTest(base.FuzzTestCase):
     def test_what_is_refused_could_never_be_served(
         self, host: list[list[GPU]], flavor: Mapping[str, str]
     ) -> None:
-        asked = request.of(flavor).whole
-        assert asked
-        found = {gpu.address: gpu for gpus in host for gpu in gpus}
-        offered = card_groups.offered(found.values(), {}, DeliveryMode.LXC, {})
-        report = stats.loads(card_groups.report(offered, "LXC", ()))
-        groups = [list(group.gpus.values()) for group in offered.values()]
-        able = any(_can_serve(gpus, asked) for gpus in groups)
-        self.assertEqual(able, unfit(asked, report.host) is None)
+        gpu_request = request.of(flavor).whole
+        assert gpu_request
+        by_address = {gpu.address: gpu for gpus in host for gpu in gpus}
+        offers = card_groups.offered(by_address.values(), {}, DeliveryMode.LXC, {})
+        report = stats.loads(card_groups.report(offers, "LXC", ()))
+        groups = [list(group.gpus.values()) for group in offers.values()]
+        able = any(_can_serve(gpus, gpu_request) for gpus in groups)
+        self.assertEqual(able, unfit(gpu_request, report.host) is None)
 
     @base.fuzzed(free=free_of())
     def test_the_pool_gives_the_best_set(self, free: list[GPU]) -> None:
@@ -122,7 +122,7 @@ class FleetTest(base.FuzzTestCase):
             self.assertEqual(ranks[one] == ranks[other], same)
 
 
-def _can_serve(gpus: Sequence[GPU], asked: GPURequest) -> bool:
+def _can_serve(gpus: Sequence[GPU], gpu_request: GPURequest) -> bool:
     """Whether any set of one group's cards is what is asked for"""
     product = gpus[0].product
     facts = {
@@ -130,17 +130,17 @@ def _can_serve(gpus: Sequence[GPU], asked: GPURequest) -> bool:
         extra_spec.MODEL: product.name,
         extra_spec.MEMORY_MIB: product.memory_mib,
     }
-    if not all(demand.condition.matches(facts[demand.word]) for demand in asked.demands):
+    if not all(demand.condition.matches(facts[demand.word]) for demand in gpu_request.demands):
         return False
     circles = topology.circles(gpus)
-    for subset in itertools.combinations(gpus, asked.count):
+    for subset in itertools.combinations(gpus, gpu_request.count):
         nodes = {gpu.numa_node for gpu in subset}
         together = {
             Topology.ANY: True,
             Topology.NUMA: len(subset) == 1 or (len(nodes) == 1 and None not in nodes),
             Topology.NVLINK: len({circles[gpu.address] for gpu in subset}) == 1,
         }
-        if together[asked.arrangement.topology]:
+        if together[gpu_request.arrangement.topology]:
             return True
     return False
 

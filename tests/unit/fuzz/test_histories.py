@@ -124,10 +124,10 @@ class HistoriesTest(_Histories):
         self.assertEqual({pair for pair, _ in self.now.pairs()}, self._reported())
         guests = set(self.now.instances)
         back = [("divide", 4), ("divide", 9), ("period", 0)]
-        reboots = [("reboot", each) for each in range(8)]
+        reboots = [("reboot", index) for index in range(8)]
         self.live([*_EIGHT, *whole, ("period", 0), *back, *reboots])
         self.assertEqual(set(), self._reported())
-        stops = [("stop", each) for each in range(8)]
+        stops = [("stop", index) for index in range(8)]
         self.live([*_EIGHT, *whole, ("period", 0), *back, *stops, ("period", 0), *reboots])
         self.assertEqual(len(guests), sum(map(bool, self.now.opened().values())))
 
@@ -171,35 +171,35 @@ class HistoriesTest(_Histories):
         self.begin()
         before: set[frozenset[str]] = set()
         for number, (word, value) in enumerate(steps):
-            told = [f"{word} {value}" for word, value in steps[: number + 1]]
-            runs = {each.run for each in self.now.libvirt.list_guests()}
+            lines = [f"{word} {value}" for word, value in steps[: number + 1]]
+            runs = {guest.run for guest in self.now.libvirt.list_guests()}
             self._step(word, value)
             now = dict(self.now.pairs())
-            self._check_started(runs, told)
+            self._check_started(runs, lines)
             if word not in _NO_START:
                 new = {pair: what for pair, what in now.items() if pair not in before}
-                self.assertEqual({}, new, f"after {', '.join(told)}")
+                self.assertEqual({}, new, f"after {', '.join(lines)}")
             before = set(now)
             if word == "period":
                 self._check_reported(before)
 
-    def _check_started(self, before: set[int], told: list[str]) -> None:
+    def _check_started(self, before: set[int], lines: list[str]) -> None:
         """No running guest may have open what one has that this step has started.
 
         :param before: the runs of those that ran already
         """
         opened = self.now.opened()
         running = self.now.libvirt.list_guests()
-        novas = (each for each in running if each.uuid in self.now.instances)
-        for started in (each for each in novas if each.run not in before):
-            for other in (each for each in running if each is not started):
+        novas = (guest for guest in running if guest.uuid in self.now.instances)
+        for started in (guest for guest in novas if guest.run not in before):
+            for other in (guest for guest in running if guest is not started):
                 clashing = {
                     (mine, theirs)
                     for mine in opened[started.uuid]
                     for theirs in other.seen
                     if mine == theirs or (mine[0] == theirs[0] and 1 in (len(mine), len(theirs)))
                 }
-                self.assertEqual(set(), clashing, f"after {', '.join(told)}")
+                self.assertEqual(set(), clashing, f"after {', '.join(lines)}")
 
     def _reported(self) -> set[frozenset[str]]:
         """The guests of which the log says that they can open one GPU, two and two"""
@@ -208,8 +208,8 @@ class HistoriesTest(_Histories):
     def _reported_by_device(self) -> dict[str, set[frozenset[str]]]:
         shared = self.now.gpus.publication.reporter._shared
         return {
-            str(each): {frozenset(pair) for pair in itertools.combinations(uuids, 2)}
-            for each, uuids in shared.items()
+            str(device): {frozenset(pair) for pair in itertools.combinations(uuids, 2)}
+            for device, uuids in shared.items()
         }
 
     def _check_reported(self, pairs: set[frozenset[str]]) -> None:
@@ -220,7 +220,7 @@ class HistoriesTest(_Histories):
         reaching = {uuid for uuid, _ in self.now.gpus.publication.reporter._reached}
         for uuid, opened in self.now.opened().items():
             own = self.now.own(uuid) if uuid in self.now.instances else opened
-            if any(each not in own and each[:1] not in own for each in opened):
+            if any(node not in own and node[:1] not in own for node in opened):
                 self.assertIn(uuid, reaching)
 
 
@@ -261,14 +261,14 @@ class ProofsTest(_Histories):
 
     def _whole(self) -> int:
         """How many guests run that have a whole card"""
-        return sum((ADDRESSES[n],) in each for n in (2, 3) for each in self.now.opened().values())
+        return sum((ADDRESSES[n],) in nodes for n in (2, 3) for nodes in self.now.opened().values())
 
     def live(self, steps: list[tuple[str, int]]) -> None:
         self.begin()
         self.state, self.is_over = self.now.host.root / "state", False
         with contextlib.ExitStack() as stack:
             for number, (word, value) in enumerate(steps):
-                runs = {each.run for each in self.now.libvirt.list_guests()}
+                runs = {guest.run for guest in self.now.libvirt.list_guests()}
                 if word in _CALLS:
                     stack.close()
                     stack.enter_context(self._failing(word, value))
@@ -308,12 +308,12 @@ class ProofsTest(_Histories):
                 finally:
                     self.now.is_alive = lambda: True
 
-    def _check(self, before: set[int], told: list[str]) -> None:
+    def _check(self, before: set[int], lines: list[str]) -> None:
         """:param before: the runs of those that ran already"""
         history = self.now
         for started in history.libvirt.list_guests():
             if started.run in before:
                 continue
             if started.uuid in history.instances:
-                self.assertEqual(set(), history.stained(started.uuid), f"after {', '.join(told)}")
+                self.assertEqual(set(), history.stained(started.uuid), f"after {', '.join(lines)}")
                 history.stains |= dict.fromkeys(history.opened()[started.uuid], started.uuid)

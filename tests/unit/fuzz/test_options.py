@@ -51,8 +51,8 @@ class OptionsTest(base.FuzzTestCase):
         try:
             chosen = selection.Selection.parse(vendors, addresses, product_ids)
         except exception.InvalidOption as error:
-            given = {"vendors": vendors, "addresses": addresses, "product_ids": product_ids}
-            self.assertIn(error.value, given[error.option])
+            options = {"vendors": vendors, "addresses": addresses, "product_ids": product_ids}
+            self.assertIn(error.value, options[error.option])
             return
         for text in addresses:
             address = model.PciAddress.parse(text.strip())

@@ -25,8 +25,8 @@ _TEXTS = (
 
 def _with(fields: dict[str, Any], odd: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
     """*fields*, of which one or another has an odd value or is not there"""
-    each = {key: st.just(value) | odd for key, value in fields.items()}
-    return st.fixed_dictionaries({}, optional=each) | st.fixed_dictionaries(each)
+    strategies = {key: st.just(value) | odd for key, value in fields.items()}
+    return st.fixed_dictionaries({}, optional=strategies) | st.fixed_dictionaries(strategies)
 
 
 _ODD = base.JSON | st.sampled_from([2**64, 1e308, float("inf"), "9" * 5000])
@@ -110,11 +110,11 @@ class ReportedTest(base.FuzzTestCase):
             facts = nvml._parse(text.encode("utf-8", "replace"))
         except nvml.NoAnswer:
             return
-        for each in facts.values():
-            self.assertIsInstance(each.name, str | None)
-            self.assertIsInstance(each.uuid, str | None)
-            self.assertIsInstance(each.memory_mib, int | None)
-            for instance in each.mig or ():
+        for card_facts in facts.values():
+            self.assertIsInstance(card_facts.name, str | None)
+            self.assertIsInstance(card_facts.uuid, str | None)
+            self.assertIsInstance(card_facts.memory_mib, int | None)
+            for instance in card_facts.mig or ():
                 self.assertIsInstance(instance.gpu_instance, int)
                 self.assertIsInstance(instance.profile, str | None)
                 self.assertIsInstance(instance.memory_mib, int | None)
@@ -171,12 +171,12 @@ class QuarantineTest(base.FuzzTestCase):
 
     def check(self) -> None:
         before = base.open_files()
-        kept = quarantine.unavailable(self.folder, [self.card], self.roots)
-        if not kept:
-            found = quarantine.load(self.folder).get(_CARD)
-            assert found
-            self.assertTrue(found.cleaning or found.product != self.card.product.key)
-            self.assertIsInstance(found.product, str)
+        reasons = quarantine.unavailable(self.folder, [self.card], self.roots)
+        if not reasons:
+            entry = quarantine.load(self.folder).get(_CARD)
+            assert entry
+            self.assertTrue(entry.cleaning or entry.product != self.card.product.key)
+            self.assertIsInstance(entry.product, str)
         self.assertEqual(before, base.open_files())
 
     @base.fuzzed(text=_QUARANTINED.map(json.dumps) | _TEXTS)

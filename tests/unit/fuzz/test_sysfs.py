@@ -25,12 +25,12 @@ from tests.fixtures.bases import fuzz as base
 
 def _readable(root: pathlib.Path) -> list[pathlib.Path]:
     """Every file, link and folder below *root* that a reader may come to, and some it looks for"""
-    found = [*root.rglob("*")]
-    cards = [path.parent for path in found if path.name == "numa_node"]
-    found += [
+    paths = [*root.rglob("*")]
+    cards = [path.parent for path in paths if path.name == "numa_node"]
+    paths += [
         card / name for card in cards for name in ("physfn", "driver", "mdev_supported_types")
     ]
-    return sorted(set(found))
+    return sorted(set(paths))
 
 
 class SysfsTest(base.FuzzTestCase):
@@ -52,29 +52,29 @@ class SysfsTest(base.FuzzTestCase):
         """All that nova-compute reads of its host in a period and at a guest's start"""
         self.config(group="gpu", **host.options())
         self.config(group="libvirt", virt_type=virt_type)
-        looked = discovery.Discovery()
+        host_discovery = discovery.Discovery()
         try:
-            found = looked.find()
+            gpus = host_discovery.find()
         except exception.DiscoveryFailed:
             return
-        unavailable = looked.unavailable(found)
-        self.check(found, card_groups.offered(found, {}, looked.delivery.mode, unavailable))
-        domains.parts(found, host.roots)
-        for gpu in found:
+        unavailable = host_discovery.unavailable(gpus)
+        self.check(gpus, card_groups.offered(gpus, {}, host_discovery.delivery.mode, unavailable))
+        domains.parts(gpus, host.roots)
+        for gpu in gpus:
             list(passthrough.lasting_obstacles(gpu, host.roots))
             nodes.guest_nodes(gpu.address, host.roots)
             with contextlib.suppress(exception.GuestCannotStart):
                 contents.contents([gpu], host.roots, self.root / "libraries", os.getuid())
         direct_links.of_xgmi(host.roots.sysfs)
 
-    def check(self, found: tuple[model.GPU, ...], offered: card_groups.CardGroups) -> None:
-        addresses = [gpu.address for gpu in found]
+    def check(self, gpus: tuple[model.GPU, ...], groups: card_groups.CardGroups) -> None:
+        addresses = [gpu.address for gpu in gpus]
         self.assertEqual(sorted(set(addresses)), addresses)
-        for key in offered:
+        for key in groups:
             # What Placement is told can be told apart again.
             name = names.provider_name("node", key)
             self.assertEqual(key, names.parse_provider_name("node", name))
-        for gpu in found:
+        for gpu in gpus:
             for number in (gpu.numa_node, gpu.iommu_group):
                 self.assertGreaterEqual(number or 0, 0)
 

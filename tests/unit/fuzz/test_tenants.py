@@ -46,17 +46,17 @@ class TenantsTest(base.FuzzTestCase):
         group, has = recorded_instances.GROUP, recorded_instances.resources
         one = recorded_instances.instance("one", has(identifier))
         other = recorded_instances.instance("other", has("0000:05:00.0"))
-        found = recorded_instances.counted([one, other])
-        self.assertEqual({(group, "0000:05:00.0")}, found["other"])
-        self.assertIsInstance(found["one"], frozenset)
-        self.assertTrue(records.Records(found).counted)
+        devices = recorded_instances.counted([one, other])
+        self.assertEqual({(group, "0000:05:00.0")}, devices["other"])
+        self.assertIsInstance(devices["one"], frozenset)
+        self.assertTrue(records.Records(devices).counted)
 
     @base.fuzzed(text=_TEXT)
     def test_notifications_and_errors(self, text: str) -> None:
         event = Event(EventType.FAULT, 1, text, text, text, (text,), reason=text, product=text)
         for value in event.payload.values():
-            for each in value if isinstance(value, list) else [value]:
-                self.assertHarmless(str(each))
+            for element in value if isinstance(value, list) else [value]:
+                self.assertHarmless(str(element))
         for error in (
             exception.InvalidExtraSpec(text, text, text, text),
             exception.RequestMismatch(text, text),

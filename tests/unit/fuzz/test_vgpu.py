@@ -74,8 +74,13 @@ class DividedTest(base.FuzzTestCase):
 class TextsTest(base.FuzzTestCase):
     @base.fuzzed(text=_WORDS)
     def test_descriptions(self, text: str) -> None:
-        found = mdev.described(vgpu.VGPUType("nvidia-1"), text)
-        for number in (found.memory_mib, found.heads, found.per_card, *(found.resolution or ())):
+        vgpu_type = mdev.described(vgpu.VGPUType("nvidia-1"), text)
+        for number in (
+            vgpu_type.memory_mib,
+            vgpu_type.heads,
+            vgpu_type.per_card,
+            *(vgpu_type.resolution or ()),
+        ):
             self.assertGreaterEqual(number or 0, 0)
 
     @base.fuzzed(digits=st.lists(st.from_regex(r"g?i?[0-9]{0,5}x?", fullmatch=True), max_size=4))
@@ -87,43 +92,43 @@ class TextsTest(base.FuzzTestCase):
             (folder / name / "ci0").mkdir(parents=True, exist_ok=True)
             for path in (folder / name, folder / name / "ci0"):
                 (path / "access").write_text("DeviceFileMinor: 3\n")
-        for each in gpu_instances.instances(gpu_instances.capabilities(0, host.roots)):
-            self.assertEqual((3, 3), each.minors)
+        for instance in gpu_instances.instances(gpu_instances.capabilities(0, host.roots)):
+            self.assertEqual((3, 3), instance.minors)
 
     @base.fuzzed(
         there=st.sets(_INSTANCES, max_size=4),
-        told=st.none() | st.dictionaries(_INSTANCES, _PROFILES, max_size=4),
+        layout=st.none() | st.dictionaries(_INSTANCES, _PROFILES, max_size=4),
         same=st.booleans(),
     )
     def test_layouts(
         self,
         there: set[tuple[int, int]],
-        told: dict[tuple[int, int], str | None] | None,
+        layout: dict[tuple[int, int], str | None] | None,
         same: bool,
     ) -> None:
         """What is offered of a card leads each to another instance that is there."""
         host = hosts.Host(self.root / "layout")
         if not (host.devices / _CARDS[0]).exists():
             host.add_gpu(_CARDS[0], "10de", "2335", minor=0)
-        if same and told is not None:
-            there = set(told)
+        if same and layout is not None:
+            there = set(layout)
         host.set_mig(_CARDS[0], sorted(there))
-        instances = [MIGInstance(gi, ci, (told or {})[gi, ci]) for gi, ci in sorted(told or {})]
+        instances = [MIGInstance(gi, ci, (layout or {})[gi, ci]) for gi, ci in sorted(layout or {})]
         card = dataclasses.replace(
-            cards.card(_CARDS[0]), mig=None if told is None else tuple(instances)
+            cards.card(_CARDS[0]), mig=None if layout is None else tuple(instances)
         )
-        found = mig_layout.divided([card], host.roots).get(card.address)
-        if found is None:
-            self.assertEqual((set(), None), (there, told))
+        divided_card = mig_layout.divided([card], host.roots).get(card.address)
+        if divided_card is None:
+            self.assertEqual((set(), None), (there, layout))
             return
-        slots = vgpu_capacity.all_instances(found)
-        self.assertEqual(bool(slots), found.unread is None)
+        slots = vgpu_capacity.all_instances(divided_card)
+        self.assertEqual(bool(slots), divided_card.unread is None)
         if not slots:
             return
-        self.assertEqual(there, set(told or {}))
+        self.assertEqual(there, set(layout or {}))
         self.assertEqual(there, {of_slot(slot.number) for slot in slots})
         for slot in slots:
             self.assertEqual(slot, vgpu.Slot.parse(str(slot)))
-            self.assertEqual((told or {})[of_slot(slot.number)], slot.type_id)
+            self.assertEqual((layout or {})[of_slot(slot.number)], slot.type_id)
         own = [nodes.instance_nodes(slot, host.roots)[-1] for slot in slots]
         self.assertEqual(len(slots), len(set(own)))

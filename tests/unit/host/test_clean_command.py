@@ -170,13 +170,13 @@ if "--force-mig-off-after-reset" in sys.argv:
 
     def test_its_mode_afterwards(self) -> None:
         """Others forget it, or are with their driver, which is asked."""
-        for asked, afterwards in (
+        for arguments, afterwards in (
             (("enabled", "pci"), "disabled"),
             (("disabled", "pci"), "disabled"),
             (("enabled", "pci", "10de:2330"), "enabled"),
             (("enabled", "lxc"), "enabled"),
         ):
-            self.assertEqual((True, afterwards), self.run_it(*asked))
+            self.assertEqual((True, afterwards), self.run_it(*arguments))
         (self.folder / "stuck").touch()
         self.assertEqual((False, "enabled"), self.run_it("enabled", "pci"))
 

@@ -20,7 +20,7 @@ class HealthTest(HostTestCase):
         self.card = self.gpu_at(CARD)
 
     def silent(self) -> list[str]:
-        return [str(each) for each in pci_errors.silent(self.card, self.host.roots)]
+        return [str(reason) for reason in pci_errors.silent(self.card, self.host.roots)]
 
     def counts(self) -> ErrorCounts | None:
         return pci_errors.bus_errors(self.card, self.host.roots)

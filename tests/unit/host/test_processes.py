@@ -75,8 +75,8 @@ class OpenDevicesTest(base.BaseTestCase):
         (self.root / "811").mkdir()
         (self.root / "812/fd").mkdir(parents=True)
         (self.root / "812/fd/7").symlink_to("/dev/full")
-        found = list(processes.holders(str(self.root), {FULL}))
-        self.assertEqual([(812, "?", [FULL])], found)
+        holders = list(processes.holders(str(self.root), {FULL}))
+        self.assertEqual([(812, "?", [FULL])], holders)
 
     def test_memory_that_is_locked(self) -> None:
         """A thread that hangs in a driver may have locked it. Pipes stand for that."""

@@ -27,8 +27,8 @@ class OfHostTest(HostTestCase):
         for cap, bits in ((0x8D2078C106F0466, 48), (0x1C0000C40660462, 39), (0x2F0262, 39)):
             shutil.rmtree(sysfs / "class/iommu/dmar1", ignore_errors=True)
             processors.write_intel_iommu(sysfs, "dmar1", cap)
-            found = self.found(processors.Processor("GenuineIntel", 52))
-            self.assertEqual((bits, bits), (found.iommu_bits, found.usable_bits))
+            host_processor = self.found(processors.Processor("GenuineIntel", 52))
+            self.assertEqual((bits, bits), (host_processor.iommu_bits, host_processor.usable_bits))
 
     def test_nothing_to_be_read(self) -> None:
         cpuinfo = self.host.roots.proc / "cpuinfo"

@@ -38,14 +38,14 @@ class TestParseOverrides(base.BaseTestCase):
     def test_a_product_and_one_kind_of_board(self) -> None:
         line = "10DE:2335 architecture=Hopper memory_mib=143771 name=H200 SXM = fast"
         boards = ("10DE:25B6:10de:157E name=A2", "10de:25b6:10DE:14a9 provider=own name=A16")
-        found = products.parse_overrides([line, *boards])
+        overrides = products.parse_overrides([line, *boards])
         self.assertEqual(
             {
                 "10de:2335": model.Product("10de", "2335", "H200 SXM = fast", "hopper", 143771),
                 "10de:25b6:10de:157e": model.Product("10de", "25b6", "A2"),
                 "10de:25b6:10de:14a9": model.Product("10de", "25b6", "A16", board="10de:14a9"),
             },
-            dict(found),
+            dict(overrides),
         )
 
     def test_refused_with_option_line_reason_and_remedy(self) -> None:

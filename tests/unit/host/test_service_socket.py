@@ -60,12 +60,12 @@ class ClaimTest(base.BaseTestCase):
         return bytes(own.getsockname())[1:].decode()
 
     def let_go(self) -> None:
-        for each in self.own.popitem()[1]:
-            each.close()
+        for listener in self.own.popitem()[1]:
+            listener.close()
 
     def test_one_of_two_has_it_until_it_ends(self) -> None:
-        other, said = self.run_other(CLAIMS, str(self.sysfs))
-        self.assertEqual("None", said)
+        other, output = self.run_other(CLAIMS, str(self.sysfs))
+        self.assertEqual("None", output)
         self.assertEqual(f"pid {other.pid}", service_socket.claim(self.roots))
         other.kill()
         other.wait()
@@ -89,10 +89,10 @@ class ClaimTest(base.BaseTestCase):
         name = self.name()
         prefix, *_ = name.rpartition(" ")[0].rpartition(" ")
         self.let_go()
-        for each in (prefix, f"{prefix} 1", f"{prefix} {os.getpid()} 0000"):
-            self.run_other(BINDS, each, str(NOBODY))
-        other, said = self.run_other(CLAIMS, str(self.sysfs))
-        self.assertEqual("None", said)
+        for socket_name in (prefix, f"{prefix} 1", f"{prefix} {os.getpid()} 0000"):
+            self.run_other(BINDS, socket_name, str(NOBODY))
+        other, output = self.run_other(CLAIMS, str(self.sysfs))
+        self.assertEqual("None", output)
         self.assertEqual(f"pid {other.pid}", service_socket.claim(self.roots))
 
     def test_where_the_kernel_lists_no_sockets(self) -> None:

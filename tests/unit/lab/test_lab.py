@@ -87,18 +87,18 @@ class StoreTest(testtools.TestCase):
         folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
         store, file = Store(folder / "store"), folder / "file"
         file.write_bytes(b"content")
-        kept = store.put("a", file)
-        self.assertEqual(kept, store.find("a"))
-        kept.write_bytes(b"CONTENT")
+        path = store.put("a", file)
+        self.assertEqual(path, store.find("a"))
+        path.write_bytes(b"CONTENT")
         self.assertIsNone(store.find("a"))
-        kept = store.put("a", file)
-        kept.unlink()
-        kept.symlink_to(file)
+        path = store.put("a", file)
+        path.unlink()
+        path.symlink_to(file)
         self.assertIsNone(store.find("a"))
         if os.geteuid() == 0:
-            kept.unlink()
-            kept.write_bytes(b"content")
-            os.chown(kept, 65534, 65534)
+            path.unlink()
+            path.write_bytes(b"content")
+            os.chown(path, 65534, 65534)
             self.assertIsNone(store.find("a"))
 
 
@@ -155,8 +155,8 @@ class DifferenceTest(testtools.TestCase):
             # Dots are no way to leave lines out of the midst of another.
             ("| Name ... 2 |", ("...", "| Name ... 2 |", "...")),
         ):
-            found = page.difference(expected, self._PRINTED)
-            self.assertIn(f"lacks the line `{line}`", found or "", expected)
+            difference = page.difference(expected, self._PRINTED)
+            self.assertIn(f"lacks the line `{line}`", difference or "", expected)
 
 
 class GuideTest(testtools.TestCase):

@@ -52,8 +52,8 @@ class EmitTest(base.BaseTestCase):
         context = nova_context.RequestContext("me", "mine", is_admin=False, request_id="req-7")
         ((sent, message, priority),) = self.emitted(event, PLAIN, context=context)
         self.assertEqual(("req-7", "INFO"), (sent["request_id"], priority))
-        told = [message[key] for key in ("event_type", "publisher_id", "payload")]
-        self.assertEqual(["gpu.claim", "compute.gpu1", event.payload], told)
+        fields = [message[key] for key in ("event_type", "publisher_id", "payload")]
+        self.assertEqual(["gpu.claim", "compute.gpu1", event.payload], fields)
 
     def test_versioned(self) -> None:
         event = Event(EventType.NO_VALID_HOST, 2, reason="none free")
@@ -76,13 +76,15 @@ class EmitTest(base.BaseTestCase):
 
 class TestPayload(unittest.TestCase):
     def test_one_of_each_product_and_type(self) -> None:
-        one, two = (Product("10de", each, each, "ada", 24576) for each in ("26b9", "26b5"))
+        one, two = (
+            Product("10de", product_id, product_id, "ada", 24576) for product_id in ("26b9", "26b5")
+        )
         places = ["3b:00.4/nvidia-1155/0", "3b:00.5/nvidia-1155/0", "3b:00.6/nvidia-1156/0"]
-        first, second, third = (Slot.parse(f"0000:{each}") for each in places)
+        first, second, third = (Slot.parse(f"0000:{place}") for place in places)
         other = Slot.parse("0000:5e:00.4/nvidia-1156/0")
         whole = PciAddress.parse("0000:af:00.0")
         products = {second: one, third: one, whole: one, first: one, other: two}
-        found = list(of_devices(EventType.RELEASE, products, "gpu1"))
+        events = list(of_devices(EventType.RELEASE, products, "gpu1"))
         self.assertEqual(
             [
                 ("nvidia-1155", "10de:26b9", (str(first), str(second)), 2),
@@ -90,22 +92,22 @@ class TestPayload(unittest.TestCase):
                 (None, "10de:26b9", (str(whole),), 1),
                 ("nvidia-1156", "10de:26b5", (str(other),), 1),
             ],
-            [(each.vgpu_type, each.product_id, each.addresses, each.count) for each in found],
+            [(event.vgpu_type, event.product_id, event.addresses, event.count) for event in events],
         )
-        self.assertEqual({"gpu1"}, {each.payload["host"] for each in found})
+        self.assertEqual({"gpu1"}, {event.payload["host"] for event in events})
 
     def test_addresses_are_in_their_order(self) -> None:
         product = Product("10de", "26b9", "26b9", "ada", 24576)
         cards = [PciAddress.parse(f"0000:{number}f:00.0") for number in range(8)]
         slots = [Slot.parse(f"0000:3b:00.{number}/nvidia-1155/0") for number in range(8)]
         products = dict.fromkeys([*reversed(cards), *reversed(slots)], product)
-        found = of_devices(EventType.CLAIM, products, "gpu1")
+        events = of_devices(EventType.CLAIM, products, "gpu1")
         self.assertEqual(
-            [tuple(map(str, cards)), tuple(map(str, slots))], [each.addresses for each in found]
+            [tuple(map(str, cards)), tuple(map(str, slots))], [event.addresses for event in events]
         )
 
     def test_what_is_wrong_is_an_error(self) -> None:
-        errors = {each for each in EventType if each.is_error}
+        errors = {event_type for event_type in EventType if event_type.is_error}
         expected = {"gpu.fault", "gpu.quarantine", "gpu.no_valid_host", "gpu.reached"}
         self.assertEqual(expected, errors)
 

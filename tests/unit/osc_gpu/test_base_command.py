@@ -38,8 +38,8 @@ def silent(begin: bytes = b"") -> Iterator[tuple[str, list[socket.socket]]]:
         finally:
             server.shutdown(socket.SHUT_RDWR)
             thread.join(200)
-            for each in connected:
-                each.close()
+            for connection in connected:
+                connection.close()
 
 
 class SilentServiceTest(unittest.TestCase):
@@ -49,19 +49,19 @@ class SilentServiceTest(unittest.TestCase):
             api=SimpleNamespace(project_id="p", base_url=f"{url}/v2.1"),
             placement=SimpleNamespace(fixture=SimpleNamespace(endpoint=url)),
         )
-        said: list[BaseException] = []
+        errors: list[BaseException] = []
 
         def run() -> None:
             try:
                 sdk.run(cloud, command, *arguments, "--timeout", "0.5")
             except BaseException as e:
-                said.append(e)
+                errors.append(e)
 
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
         thread.join(200)
         self.assertFalse(thread.is_alive(), "it waits for ever")
-        (error,) = said
+        (error,) = errors
         self.assertIsInstance(error, exceptions.CommandError)
         self.assertNotIn("\n", str(error))
         return str(error)
@@ -74,9 +74,9 @@ class SilentServiceTest(unittest.TestCase):
         ):
             with self.subTest(command.__name__), silent() as (url, connected):
                 begun = time.monotonic()
-                said = self.refusal(command, url, *arguments)
-                self.assertRegex(said, f"^{url}.* did not answer GET within 0.5 s; see whether")
-                self.assertIn("--timeout", said)
+                message = self.refusal(command, url, *arguments)
+                self.assertRegex(message, f"^{url}.* did not answer GET within 0.5 s; see whether")
+                self.assertIn("--timeout", message)
                 # Nor is it asked in another way, with a wait for each.
                 self.assertEqual(1, len(connected), time.monotonic() - begun)
 

@@ -23,8 +23,8 @@ class ConsumersTest(ReadingTestCase):
     def usage(self) -> tuple[set[tuple[str, int, str]], int]:
         """Each server, what it has and the remark; and how many providers were asked about"""
         rows = self.run_command(usage.ShowUsage)
-        asked = self.requests().get("/resource_providers/UUID/allocations", 0)
-        return {(each["Server"], each["GPUs"], each["Remark"]) for each in rows}, asked
+        count = self.requests().get("/resource_providers/UUID/allocations", 0)
+        return {(row["Server"], row["GPUs"], row["Remark"]) for row in rows}, count
 
     def test_who_gave_them_back_has_none(self) -> None:
         group = self.add_host("host", self.spot, 1)
@@ -38,7 +38,7 @@ class ConsumersTest(ReadingTestCase):
     def test_moves_and_strangers_are_asked_for(self) -> None:
         self.add_host("quiet", self.firm, 1)
         group = self.add_host("busy", self.firm, 1)
-        moved, has = (each["id"] for each in self.nova.servers)
+        moved, has = (server["id"] for server in self.nova.servers)
         move, stranger = new_uuid(), new_uuid()
         for consumer in (move, stranger):
             self.placement.allocate({group: {names.RESOURCE_CLASS: 1}}, consumer)
@@ -46,13 +46,13 @@ class ConsumersTest(ReadingTestCase):
         ended = ({"id": n, "uuid": str(n), "source_compute": "quiet"} for n in range(2, 50))
         self.nova.migrations += [begun, *ended]
         remarks = "kept until its move is confirmed or reverted", usage._UNKNOWN
-        found = {
+        expected = {
             (has, 1, ""),
             (moved, 1, ""),
             *zip((moved, stranger), (1, 1), remarks, strict=True),
         }
-        self.assertEqual((found, 1), self.usage())
-        self.assertEqual(1, self.asked["/os-migrations"])
+        self.assertEqual((expected, 1), self.usage())
+        self.assertEqual(1, self.request_counts["/os-migrations"])
 
     def test_servers_of_a_cell_that_does_not_answer(self) -> None:
         """Of those the API has uuids and projects (Nova's api-guide, "Handling Down Cells")."""
@@ -61,8 +61,8 @@ class ConsumersTest(ReadingTestCase):
             {"id": server["id"], "tenant_id": "p1", "status": "UNKNOWN", "links": []}
             for server in self.nova.servers
         ]
-        found = {(server["id"], 1, "") for server in self.nova.servers}
-        self.assertEqual((found, 1), self.usage())
+        expected = {(server["id"], 1, "") for server in self.nova.servers}
+        self.assertEqual((expected, 1), self.usage())
 
     def test_which_of_a_hosts_products(self) -> None:
         node = self.placement.add_host("host")
@@ -73,14 +73,14 @@ class ConsumersTest(ReadingTestCase):
             flavor = self.nova.add_flavor(architecture, gpus="= 1", gpu_arch=f"s== {architecture}")
             self.add_server("host", node, group, flavor)
         rows = self.run_command(usage.ShowUsage)
-        self.assertEqual(0, self.asked["/resource_providers/UUID/allocations"])
-        self.assertEqual(["fermi", "kepler"], sorted(each["Architecture"] for each in rows))
+        self.assertEqual(0, self.request_counts["/resource_providers/UUID/allocations"])
+        self.assertEqual(["fermi", "kepler"], sorted(row["Architecture"] for row in rows))
         # A flavor that any would do for says of none which it has.
         last = self.add_server("host", node, new, self.firm)
         rows = self.run_command(usage.ShowUsage)
-        (has,) = (each for each in rows if each["Server"] == last)
+        (has,) = (row for row in rows if row["Server"] == last)
         self.assertEqual("kepler", has["Architecture"])
-        self.assertEqual(1, self.asked["/resource_providers/UUID/allocations"])
+        self.assertEqual(1, self.request_counts["/resource_providers/UUID/allocations"])
 
 
 class SilentHostTest(ReadingTestCase):
@@ -100,8 +100,8 @@ class SilentHostTest(ReadingTestCase):
                 (servers.ShowServer, "cards", {"host": "host", "gpus": 1}),
                 (explain.ExplainServer, "why", {"host": "host"}),
             ):
-                status, printed, said = self.shown(command, server["id"], "-f", "json")
-                self.assertEqual(0, status, said)
+                status, printed, errors = self.shown(command, server["id"], "-f", "json")
+                self.assertEqual(0, status, errors)
                 shown = json.loads(printed)
                 self.assertIn("did not answer GET within 60 s", str(shown[field]))
                 self.assertLessEqual(others.items(), shown.items())
@@ -122,8 +122,8 @@ class SilentHostTest(ReadingTestCase):
                 (servers.ShowServer, "cards", "groups"),
                 (explain.ExplainServer, "why", "hosts"),
             ):
-                status, printed, said = self.shown(command, server["id"], "-f", "json")
-                self.assertEqual(0, status, said)
+                status, printed, errors = self.shown(command, server["id"], "-f", "json")
+                self.assertEqual(0, status, errors)
                 shown = json.loads(printed)
                 self.assertIn("unknown: Nova refused", str(shown[field]))
                 self.assertIn("host", str(shown[other]))
@@ -143,7 +143,7 @@ class ReservedTest(ReadingTestCase):
                 for row in self.run_command(command)
             }
             self.assertEqual({(4, 1, 1, 2)}, counts)
-            self.assertEqual(2, self.asked["/resource_providers/UUID/inventories"])
+            self.assertEqual(2, self.request_counts["/resource_providers/UUID/inventories"])
 
 
 def server(name: str, status: str, on_stop: str = "", task_state: str | None = None) -> Any:
@@ -170,6 +170,8 @@ class OwnTest(unittest.TestCase):
         ]
         compute = SimpleNamespace(servers=lambda details: listed)
         rows = list(usage._of_project(SimpleNamespace(compute=compute)))
-        found = {name: gpus for _, name, _, gpus, *_ in rows}
-        self.assertEqual(0, found.pop("gave"))
-        self.assertEqual(dict.fromkeys(("runs", "keeps", "silent", "misspelt", "starts"), 4), found)
+        counts = {name: gpus for _, name, _, gpus, *_ in rows}
+        self.assertEqual(0, counts.pop("gave"))
+        self.assertEqual(
+            dict.fromkeys(("runs", "keeps", "silent", "misspelt", "starts"), 4), counts
+        )

@@ -21,17 +21,17 @@ class PropertiesTest(unittest.TestCase):
             },
             specs,
         )
-        asked = request.of(specs).whole
-        assert asked
-        self.assertTrue(asked.counted)
+        gpu_request = request.of(specs).whole
+        assert gpu_request
+        self.assertTrue(gpu_request.counted)
 
     def test_vgpus(self) -> None:
         words = {"vgpu_type": "GRID P4-2Q", "gpu:memory_mib": ">= 2048", "gpu:heads": "4"}
         specs = flavors.properties({"gpus": None, "vgpus": 2}, words, {})
         self.assertEqual({"vgpus": "= 2", "resources:VGPU": "2", **words}, specs)
-        asked = request.of(specs).vgpus
-        assert asked
-        self.assertTrue(asked.counted)
+        vgpu_request = request.of(specs).vgpus
+        assert vgpu_request
+        self.assertTrue(vgpu_request.counted)
         self.assertEqual(
             "s== vf", flavors.properties({"vgpus": 1}, {"vgpu_type": "vf"}, {})["vgpu_type"]
         )
@@ -71,7 +71,7 @@ class RefuseUnknownTest(unittest.TestCase):
                 flavors.refuse_unknown(specs, asked)
 
     def test_slips_of_the_pen(self) -> None:
-        for key, value, said in (
+        for key, value, message in (
             (
                 "gpu_arch",
                 "blackwel",
@@ -82,5 +82,5 @@ class RefuseUnknownTest(unittest.TestCase):
             ("hypervisor", "xen", "--hypervisor xen is no .*; there are: kvm, lxc, qemu"),
             ("hypervisor", "lcx", "did you mean lxc"),
         ):
-            with self.subTest(value), self.assertRaisesRegex(exceptions.CommandError, said):
+            with self.subTest(value), self.assertRaisesRegex(exceptions.CommandError, message):
                 self.refuse(key, value)

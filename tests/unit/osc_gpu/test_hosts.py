@@ -47,8 +47,8 @@ class HostsTestCase(test.NoDBTestCase):
 
     def answers(self, **words: str) -> dict[str, tuple[int, str]]:
         self.useFixture(fixtures.MockPatchObject(hosts, "listed_nodes", lambda _: self.nodes))
-        found = hosts.answers(self.cloud(), _SMALL, request.of(words))
-        return {each.host: (each.instances, each.reason) for each in found}
+        answers = hosts.answers(self.cloud(), _SMALL, request.of(words))
+        return {answer.host: (answer.instances, answer.reason) for answer in answers}
 
 
 class HostsTest(HostsTestCase):
@@ -82,7 +82,7 @@ class HostsTest(HostsTestCase):
         self.placement.add_group(both, 2, "kepler", product_id="1023")
         self.placement.add_group(other, 8, "kepler", product_id="1023")
         self.assertEqual(
-            {"both": (2, "no more GPUs"), "other": (0, "arch kepler, not fermi")},
+            {"both": (2, "no more GPUs"), "other": (0, "architecture kepler, not fermi")},
             self.answers(gpus="= 2", gpu_arch="s!= kepler"),
         )
         two_kinds = {
@@ -93,7 +93,7 @@ class HostsTest(HostsTestCase):
             "group_policy": "isolate",
         }
         self.assertEqual(
-            {"both": (2, "no more GPUs"), "other": (0, "arch kepler, not fermi")},
+            {"both": (2, "no more GPUs"), "other": (0, "architecture kepler, not fermi")},
             self.answers(**two_kinds),
         )
 
@@ -103,7 +103,7 @@ class HostsTest(HostsTestCase):
         self.placement.add_vgpus(one, 8, "nvidia-35", used=5)
         self.placement.add_vgpus(other, 2, "nvidia-36")
         self.assertEqual(
-            {"one": (1, "no more vGPUs"), "other": (0, "vgpu type nvidia_36, not nvidia_35")},
+            {"one": (1, "no more vGPUs"), "other": (0, "vGPU type nvidia_36, not nvidia_35")},
             self.answers(vgpus="2", vgpu_type="nvidia-35"),
         )
         self.assertEqual(
@@ -152,6 +152,6 @@ class HostsTest(HostsTestCase):
             ({"vgpus": "5", **pinned}, ""),
         ):
             with self.subTest(words):
-                found = hosts.too_few_nodes(self.cloud(), _SMALL, request.of(words))
-                self.assertIn(why, found)
-                self.assertEqual(bool(why), bool(found))
+                reason = hosts.too_few_nodes(self.cloud(), _SMALL, request.of(words))
+                self.assertIn(why, reason)
+                self.assertEqual(bool(why), bool(reason))

@@ -28,11 +28,11 @@ class ListsTest(ReadingTestCase):
         self.nova.servers.append(unknown)
         connection = self.connect()
         theirs = list(connection.compute.servers(details=True, all_projects=True))
-        self.asked.clear()
+        self.request_counts.clear()
         snapshot = rest.CachedConnection(connection)
         for _ in range(2):
             own = snapshot.compute.servers(details=True, all_projects=True)
-        self.assertEqual(2, self.asked["/servers/detail"])
+        self.assertEqual(2, self.request_counts["/servers/detail"])
         for server, other in zip(own, theirs, strict=True):
             for name in nova_lists._OF_SERVER:
                 self.assertEqual(getattr(other, name), getattr(server, name), name)

@@ -37,11 +37,11 @@ class ProjectsTest(unittest.TestCase):
             cells = [projects.cell(project, known) for project in ("p1", "p2", "p3")]
             self.assertEqual(shown, [getattr(c, "human_readable", c.__str__)() for c in cells])
             self.assertEqual("p1", getattr(cells[0], "machine_readable", cells[0].__str__)())
-        for wrong, said in (
+        for wrong, message in (
             (None, "Keystone has no project other"),
             (sdk_exc.DuplicateResource("two"), "several projects are called other"),
             (sdk_exc.HttpException("boom"), "Keystone: .*boom"),
             (ks_exc.ConnectFailure("gone"), "Keystone: gone"),
         ):
-            with self.assertRaisesRegex(exceptions.CommandError, said):
+            with self.assertRaisesRegex(exceptions.CommandError, message):
                 self.ids("other", answers=wrong)

@@ -32,7 +32,7 @@ def render(fleet: FleetReport = _FLEET, title: str = "GPUs") -> str:
 
 
 def texts(text: str, where: str) -> list[str]:
-    return [" ".join(each.itertext()) for each in html.fromstring(text).xpath(where)]
+    return [" ".join(element.itertext()) for element in html.fromstring(text).xpath(where)]
 
 
 class PageTest(unittest.TestCase):
@@ -61,7 +61,7 @@ class PageTest(unittest.TestCase):
             tiles,
         )
         self.assertIn("at 2026-11-22 02:30 UTC", texts(text, "//header/p")[0])
-        group = [each.strip() for each in texts(text, "//*[@id='groups']//td")]
+        group = [cell.strip() for cell in texts(text, "//*[@id='groups']//td")]
         self.assertEqual(
             ["host1", "tesla_m2090 10de:1091, fermi", "lxc", "2", "1", "5", "8"], group[:7]
         )

@@ -89,9 +89,11 @@ class MakeTest(base.BaseTestCase):
         self.assertTrue(self.same({}))
         single = [(key, value) for key, values in _PROPERTIES.items() for value in values]
         pairs = itertools.combinations(single, 2)
-        several = itertools.combinations([each for each in single if each[0] != "group_policy"], 3)
-        with_processors = (each for each in several if ("hw:cpu_policy", "mixed") in each)
-        tried = [dict(each) for each in (*pairs, *with_processors)]
+        several = itertools.combinations([pair for pair in single if pair[0] != "group_policy"], 3)
+        with_processors = (
+            combination for combination in several if ("hw:cpu_policy", "mixed") in combination
+        )
+        tried = [dict(combination) for combination in (*pairs, *with_processors)]
         self.assertGreater(sum(map(self.same, tried)), 1500)
-        for model in ({}, *({"hw:mem_encryption_model": each} for each in _SEV)):
+        for model in ({}, *({"hw:mem_encryption_model": name} for name in _SEV)):
             self.assertTrue(self.same({"hw:mem_encryption": "true"} | model))

@@ -61,8 +61,8 @@ class UnprivilegedTest(DaemonTestCase):
             proc.mkdir()
             for name in ("sys", str(process.pid)):
                 (proc / name).symlink_to(f"/proc/{name}")
-            found = self.call("vfio.in_use", [CARD], proc=str(proc))
-            self.assertEqual([process.pid], [pid for pid, _, _ in found[CARD]])
+            holders = self.call("vfio.in_use", [CARD], proc=str(proc))
+            self.assertEqual([process.pid], [pid for pid, _, _ in holders[CARD]])
             name, args, _ = self.call("vfio.give_to_guests", CARD)
             self.assertEqual("CardInUse", name)
             self.assertIn(f"(pid {process.pid})", args[3])
@@ -91,8 +91,8 @@ class UnprivilegedTest(DaemonTestCase):
         """The kernel shows nobody but root more than the first 64 bytes."""
         pci.write_serial_number(self.host.path(CARD), 1)
         (self.host.path(CARD) / "config").chmod(0o600)
-        said = self.call("readings.serial_numbers", [CARD, AUDIO])
-        self.assertEqual({CARD: {"pcie": "00-00-00-00-00-00-00-01"}}, said)
+        numbers = self.call("readings.serial_numbers", [CARD, AUDIO])
+        self.assertEqual({CARD: {"pcie": "00-00-00-00-00-00-00-01"}}, numbers)
         self.assertEqual(
             "InvalidPciAddress", self.call("readings.serial_numbers", ["../81:00.0"])[0]
         )
@@ -100,8 +100,8 @@ class UnprivilegedTest(DaemonTestCase):
     def test_acs_of_ports(self) -> None:
         self.host.add_bridge("0000:00:01.0")
         (self.host.path("0000:00:01.0") / "config").chmod(0o600)
-        said = self.call("readings.port_faults", ["0000:00:01.0", "0000:00:02.0"])
-        self.assertEqual({"0000:00:01.0": None}, said)
+        faults = self.call("readings.port_faults", ["0000:00:01.0", "0000:00:02.0"])
+        self.assertEqual({"0000:00:01.0": None}, faults)
         self.assertEqual("InvalidPciAddress", self.call("readings.port_faults", ["../81:00.0"])[0])
 
     def test_nodes(self) -> None:
@@ -111,11 +111,11 @@ class UnprivilegedTest(DaemonTestCase):
         (self.host.path(CARD) / "drm/card1").mkdir(parents=True)
         os.mknod(node, stat.S_IFCHR | 0o600, os.makedev(1, 3))
         self.host.roots.dev.chmod(0o755)
-        given = ["/dev/dri/card1"]
-        self.assertEqual(given, self.call("nodes.open_to_guests", CARD, given))
+        paths = ["/dev/dri/card1"]
+        self.assertEqual(paths, self.call("nodes.open_to_guests", CARD, paths))
         self.assertEqual(0o606, stat.S_IMODE(node.stat().st_mode))
-        self.assertEqual(given, self.call("nodes.opened_to_guests"))
-        self.assertEqual(given, self.call("nodes.close_to_guests", given))
+        self.assertEqual(paths, self.call("nodes.opened_to_guests"))
+        self.assertEqual(paths, self.call("nodes.close_to_guests", paths))
         self.assertEqual(0o600, stat.S_IMODE(node.stat().st_mode))
 
 
@@ -157,8 +157,8 @@ class CleaningTest(DaemonTestCase):
 
     def test_command(self) -> None:
         for device, mode in ((CARD, "pci"), (f"{CARD}/1g.18gb/900", "vgpu")):
-            said = self.call("cleaning.run_command", device)
-            self.assertEqual([4, f"{CARD} {mode}\n0\n"], said)
+            output = self.call("cleaning.run_command", device)
+            self.assertEqual([4, f"{CARD} {mode}\n0\n"], output)
 
     def test_addresses(self) -> None:
         refused = {"reset": "InvalidPciAddress"}

@@ -64,8 +64,8 @@ class TestOpenToGuests(NodesTestCase):
 
     @ROOT
     def test_what_the_guest_gets_and_no_others(self) -> None:
-        given = ["/dev/dri/renderD129", "/dev/kfd", "/dev/dri/renderD130", "/dev/../etc/shadow"]
-        self.assertEqual(given[:2], nova_gpu.privsep.nodes.open_to_guests(ONE, given))
+        paths = ["/dev/dri/renderD129", "/dev/kfd", "/dev/dri/renderD130", "/dev/../etc/shadow"]
+        self.assertEqual(paths[:2], nova_gpu.privsep.nodes.open_to_guests(ONE, paths))
         self.assertEqual(0o660, self.modes()["dri/card1"])
 
     @ROOT
@@ -92,8 +92,8 @@ class TestOpenToGuests(NodesTestCase):
         kfd = self.host.roots.dev / "kfd"
         kfd.chmod(0o666)
         self.assertEqual([], nova_gpu.privsep.nodes.open_to_guests(ONE, ["/dev/kfd"]))
-        given = ["/dev/kfd", "/dev/../kfd", "/dev/absent/node"]
-        self.assertEqual([], nova_gpu.privsep.nodes.close_to_guests(given))
+        paths = ["/dev/kfd", "/dev/../kfd", "/dev/absent/node"]
+        self.assertEqual([], nova_gpu.privsep.nodes.close_to_guests(paths))
         self.assertEqual(0o666, self.modes()["kfd"])
 
     def test_where_no_mode_can_be_noted_it_stays_open(self) -> None:

@@ -31,11 +31,11 @@ class OursTest(VerbTestCase):
         self.config(state_path=str(self.host.root))
 
     def files(self) -> dict[str, bytes]:
-        found = {}
+        files = {}
         for folder, _, names in os.walk(self.host.roots.sysfs):
             for path in (pathlib.Path(folder, name) for name in names):
-                found[str(path)] = b"" if path.is_symlink() else path.read_bytes()
-        return found
+                files[str(path)] = b"" if path.is_symlink() else path.read_bytes()
+        return files
 
     def test_others(self) -> None:
         before = self.files()
@@ -61,11 +61,11 @@ class OursTest(VerbTestCase):
 
     def test_what_the_option_does_not_say(self) -> None:
         before = self.files()
-        for asked in (4, 7):
+        for count in (4, 7):
             error = self.assertRaises(
-                exception.DeviceUnavailable, nova_gpu.privsep.vgpu.enable_functions, CARD, asked
+                exception.DeviceUnavailable, nova_gpu.privsep.vgpu.enable_functions, CARD, count
             )
-            self.assertIn(f"requests {asked} for it, but the option has 8", error.reason)
+            self.assertIn(f"requests {count} for it, but the option has 8", error.reason)
         error = self.assertRaises(
             exception.DeviceUnavailable, nova_gpu.privsep.vgpu.make_mig_instances, CARD, "1g.18gb"
         )
@@ -76,7 +76,7 @@ class OursTest(VerbTestCase):
         """Its card decides."""
         for card, function in ((CARD, "0000:3b:00.4"), (NOT_CHOSEN, "0000:82:00.4")):
             self.host.add_vf(card, function, "74b5")
-        found = privileged_cards.card_of(PciAddress.parse("0000:3b:00.4"), CONF.gpu)
-        self.assertEqual(CARD, str(found and found.address))
+        gpu = privileged_cards.card_of(PciAddress.parse("0000:3b:00.4"), CONF.gpu)
+        self.assertEqual(CARD, str(gpu and gpu.address))
         for other in ("0000:82:00.4", "0000:99:00.0", NIC):
             self.assertIsNone(privileged_cards.card_of(PciAddress.parse(other), CONF.gpu))

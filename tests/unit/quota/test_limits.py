@@ -60,10 +60,10 @@ class LimitsTest(base.BaseTestCase):
             refused = self.assertRaises(exception.QuotaExceeded, self.judge, 0, 1)
         self.assertIn(str(two_levels), str(refused))
         self.assertNotIn("model", refused.user_text)
-        for used, more, said in (
+        for used, more, message in (
             (2, 2, "quota of class:PGPU is 3, 2 in use, and 2 more asked for"),
             (4, 0, "quota of class:PGPU is 3, 4 in use, and 0 more asked for"),
             (lost, 2, "the limits of its project cannot be read"),
         ):
             refused = self.assertRaises(exception.QuotaExceeded, self.judge, used, more)
-            self.assertIn(said, str(refused))
+            self.assertIn(message, str(refused))

@@ -73,8 +73,8 @@ class CellsTest(test.NoDBTestCase):
         """
         state = host_manager.HostState(name, name, uuids.cell)
         state.uuid = self.placement.add_host(name)
-        told = [(node, *counts) for node, counts in (nodes or {}).items()]
-        free = sum(left for *_, left in told) if told else 8
+        rows = [(node, *counts) for node, counts in (nodes or {}).items()]
+        free = sum(left for *_, left in rows) if rows else 8
         busy = 8 - free if used is None else used
         self.placement.add_group(
             state.uuid, 8, "hopper", hypervisor="QEMU", product_id="2330", used=busy
@@ -84,7 +84,7 @@ class CellsTest(test.NoDBTestCase):
         report = stats.Report(
             stats.HostStats("QEMU", (HOPPER,)),
             (((-1, 0, -1, -1, free),) if free else (),),
-            nodes=(tuple(told),) if nodes else None,
+            nodes=(tuple(rows),) if nodes else None,
         )
         state.stats = {names.STATS: stats.dumps(report)}
         topology = objects.NUMATopology(cells=[cell(*item) for item in enumerate(pinned)])
@@ -173,32 +173,34 @@ class CellsTest(test.NoDBTestCase):
         ]
         for policy, expected in ((None, "bd"), ("preferred", "b")):
             spec, handler = self.spec(3, policy), nova_weights.HostWeightHandler()
-            found = handler.get_weighed_objects([GPUWeigher()], hosts, spec)
+            weighed_hosts = handler.get_weighed_objects([GPUWeigher()], hosts, spec)
             with self.subTest(policy):
-                self.assertEqual("b", found[0].obj.host)
-                self.assertEqual(set(expected), {each.obj.host for each in found[: len(expected)]})
+                self.assertEqual("b", weighed_hosts[0].obj.host)
+                self.assertEqual(
+                    set(expected), {host.obj.host for host in weighed_hosts[: len(expected)]}
+                )
 
     def test_a_claim_that_is_under_way_takes_the_emptier_node(self) -> None:
         """Nova puts the first guest's cell there, so that the second one fits on no node."""
         hosts = [self.host("packed", {0: (4, 3), 1: (4, 4)}, (6, 5)), self.host("free", EVEN)]
-        weigher, found = GPUWeigher(), list[str]()
+        weigher, host_names = GPUWeigher(), list[str]()
         for gpus in (1, 4):
             spec = self.spec(gpus)
             spec.instance_uuid = uuidutils.generate_uuid()
             handler = nova_weights.HostWeightHandler()
             best, *_ = handler.get_weighed_objects([weigher], hosts, spec)
-            found.append(best.obj.host)
-        self.assertEqual(["packed", "free"], found)
+            host_names.append(best.obj.host)
+        self.assertEqual(["packed", "free"], host_names)
 
     def test_a_claim_of_many_cells_is_not_predicted(self) -> None:
         """Where they no longer fit, all orders of eight cells on twelve nodes would be tried."""
-        asked = request.of({"gpus": "4"}).whole
-        assert asked is not None
+        gpu_request = request.of({"gpus": "4"}).whole
+        assert gpu_request is not None
         host = self.host("full", {0: (4, 4)}, (0,) * 5 + (_CPUS,) * 7)
         report = host_reports.report(host)
         topology = self.spec(4, cells=8).numa_topology
-        sent = Choice(0.0, uuids.sent, host.uuid, asked, report, 0, cells=topology)
-        guest = wanted(self.spec(4), asked)
+        sent = Choice(0.0, uuids.sent, host.uuid, gpu_request, report, 0, cells=topology)
+        guest = wanted(self.spec(4), gpu_request)
         assert guest is not None and report is not None
         began = time.process_time()
         self.assertEqual(2, guest.distance(host, report, [sent]))
@@ -214,9 +216,9 @@ class CellsTest(test.NoDBTestCase):
             *((1, (), (3, 4)), (4, (), (0, 4)), (6, (), (0, 2))),
             *((1, (1,), (4, 3)), (6, (1,), (2, 0))),
         ):
-            asked = request.of({"gpus": str(gpus)}).whole
-            assert asked is not None
-            (after,) = rank.left(report, asked, frozenset(cells)).nodes or ()
+            gpu_request = request.of({"gpus": str(gpus)}).whole
+            assert gpu_request is not None
+            (after,) = rank.left(report, gpu_request, frozenset(cells)).nodes or ()
             self.assertEqual(left, tuple(free for *_, free in after))
         wrong = dataclasses.replace(report, nodes=((), ()))
         self.assertRaises(exception.InvalidStats, stats.loads, stats.dumps(wrong))

@@ -140,8 +140,8 @@ class CPUOnlyTest(test.NoDBTestCase):
             self.assertFalse(self.passes(state))
         self.assertTrue(self.passes(cpu_host(None)))
         # Told, but for several at once, of which Nova has claimed some by then
-        spec, said = request_spec({}), "the hosts with room keep it for instances with GPUs"
-        with self.assertRaisesRegex(nova_exception.NoValidHost, said):
+        spec, message = request_spec({}), "the hosts with room keep it for instances with GPUs"
+        with self.assertRaisesRegex(nova_exception.NoValidHost, message):
             GPUFilter().filter_all([cpu_host(), broken], spec)
         spec.num_instances = 2
         self.assertEqual([], [*GPUFilter().filter_all([cpu_host()], spec)])

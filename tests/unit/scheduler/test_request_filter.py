@@ -90,8 +90,10 @@ class QueryTest(RequestFilterTestCase):
                 self.assertEqual(specs, spec.flavor.extra_specs)
 
     def test_an_image_that_requires_gpus_with_a_flavor_without(self) -> None:
-        said = "the image requires CUSTOM_GPU_ARCH_FERMI, and the flavor has no GPU; use a flavor"
-        self.assertIn(f"{exception.FINAL}{said}", self.refusal({}, image_traits=[FERMI]))
+        message = (
+            "the image requires CUSTOM_GPU_ARCH_FERMI, and the flavor has no GPU; use a flavor"
+        )
+        self.assertIn(f"{exception.FINAL}{message}", self.refusal({}, image_traits=[FERMI]))
         # Traits that Nova's own hosts may have, and vGPUs of Nova's own
         for specs, traits in (
             ({}, ["HW_CPU_X86_AVX2"]),
@@ -103,12 +105,12 @@ class QueryTest(RequestFilterTestCase):
 
     def test_a_word_that_no_extension_has(self) -> None:
         specs = {"gpus": "= 2", "gpu:of_an_extension": "1"}
-        found = mock.patch.object(requested_gpus, "instance_with_flavor")
-        with found as instance_with_flavor:
+        patch = mock.patch.object(requested_gpus, "instance_with_flavor")
+        with patch as instance_with_flavor:
             self.taken(self.run_filter(specs))  # An instance goes on, and may move.
             instance_with_flavor.return_value = None
-            said = "gpu:of_an_extension='1': it is misspelt, or its extension is not installed"
-            self.assertIn(f"{exception.FINAL}flavor property {said}", self.refusal(specs))
+            message = "gpu:of_an_extension='1': it is misspelt, or its extension is not installed"
+            self.assertIn(f"{exception.FINAL}flavor property {message}", self.refusal(specs))
 
     def test_they_run_first_and_last_and_once(self) -> None:
         import nova_gpu.scheduler.filters  # noqa: F401
@@ -144,18 +146,18 @@ class ReasonTest(RequestFilterTestCase):
 
     def test_peers(self) -> None:
         host = self.placement.add_host("host1")
-        asked = {"gpus": "2", "gpu:peer_access": "required"}
+        specs = {"gpus": "2", "gpu:peer_access": "required"}
         self.placement.add_group(host, 4)
-        said = "no host has GPUs with gpu:peer_access over the root; there are: none"
-        self.assertIn(said, self.refusal(asked))
-        self.run_filter(asked | {"gpu:peer_access": "preferred"})
-        self.run_filter(asked | {"gpus": "1"})
+        message = "no host has GPUs with gpu:peer_access over the root; there are: none"
+        self.assertIn(message, self.refusal(specs))
+        self.run_filter(specs | {"gpu:peer_access": "preferred"})
+        self.run_filter(specs | {"gpus": "1"})
         having = self.placement.add_group(host, 4, product_id="1023", peers=True)
-        self.assertEqual({having}, self.taken(self.run_filter(asked)))
+        self.assertEqual({having}, self.taken(self.run_filter(specs)))
 
-        said = "which the image's img_hide_hypervisor_id hides"
-        self.assertIn(said, self.refusal(asked, hidden=True))
-        hiding = asked | {"hw:hide_hypervisor_id": "true"}
+        message = "which the image's img_hide_hypervisor_id hides"
+        self.assertIn(message, self.refusal(specs, hidden=True))
+        hiding = specs | {"hw:hide_hypervisor_id": "true"}
         self.assertIn("which hw:hide_hypervisor_id hides", self.refusal(hiding))
 
     def test_gpus_are_free_but_not_the_rest(self) -> None:
@@ -191,8 +193,8 @@ class ReasonTest(RequestFilterTestCase):
         spec = request_spec({"gpus": "1"})
         self.check(spec, None)
         self.services[host] = False
-        said = "1 GPU asked for is free only on hosts that take no new instance: their compute "
-        self.check(spec, f"{said}service is down")
+        message = "1 GPU asked for is free only on hosts that take no new instance: their compute "
+        self.check(spec, f"{message}service is down")
         spec.requested_destination = objects.Destination(host="host1")
         self.check(spec, "the requested host takes no new instance: its compute service is down")
         spec = request_spec({"gpus": "1"})
@@ -206,12 +208,12 @@ class ReasonTest(RequestFilterTestCase):
 
     def test_what_placement_refuses(self) -> None:
         self.placement.add_group(self.placement.add_host("host1"), 8)
-        for specs, said in (
+        for specs, message in (
             ({"resources:CUSTOM_NOTHING": "1"}, "no host has CUSTOM_NOTHING"),
             ({f"trait1:{FERMI}": "required"}, "its request group asks for no resource"),
         ):
             with self.subTest(specs):
-                self.assertIn(said, self.refusal({"gpus": "1"} | specs))
+                self.assertIn(message, self.refusal({"gpus": "1"} | specs))
         self.run_filter({"gpus": "1", f"trait1:{FERMI}": "preferred"})
 
     def test_gpus_are_free_but_in_another_zone(self) -> None:
@@ -272,11 +274,11 @@ class ReasonTest(RequestFilterTestCase):
             host = self.placement.add_host(f"host{number}", vcpus=8)
             self.placement.add_group(host, 8, "fermi", used=4 if number < 3 else 8)
             self.placement.add_group(host, 8, "kepler", product_id="1023", used=8)
-        asked: list[str] = []
+        urls: list[str] = []
         get = report.SchedulerReportClient.get
 
         def counting(this: report.SchedulerReportClient, url: str, **kwargs: Any) -> Any:
-            asked.append(url)
+            urls.append(url)
             return get(this, url, **kwargs)
 
         self.useFixture(fixtures.MockPatchObject(report.SchedulerReportClient, "get", counting))
@@ -290,7 +292,7 @@ class ReasonTest(RequestFilterTestCase):
             }
         )
         self.assertIn("none of the 12 groups of GPUs (CUSTOM_GPU_ARCH_KEPLER) has 2 free", text)
-        self.assertLess(len(asked), 30, asked)
+        self.assertLess(len(urls), 30, urls)
 
     def test_no_word_of_hosts_or_other_instances(self) -> None:
         host = self.placement.add_host("secret-host")
@@ -351,8 +353,8 @@ class RequestedTest(test.NoDBTestCase):
     def test_devices_of_novas_own_passthrough(self) -> None:
         spec = request_spec({})
         self.assertIsNone(requested_gpus.from_spec(spec).pci_devices)
-        asked = [objects.InstancePCIRequest(count=count) for count in (1, 2)]
-        for requests, count in ((None, None), ([], 0), (asked, 3)):
+        pci_requests = [objects.InstancePCIRequest(count=count) for count in (1, 2)]
+        for requests, count in ((None, None), ([], 0), (pci_requests, 3)):
             spec.pci_requests = (
                 None if requests is None else objects.InstancePCIRequests(requests=requests)
             )
@@ -361,9 +363,9 @@ class RequestedTest(test.NoDBTestCase):
     def test_what_came_without(self) -> None:
         bare = objects.RequestSpec(flavor=objects.Flavor(flavorid="read without"))
         for spec in (bare, objects.RequestSpec(flavor=bare.flavor, image=objects.ImageMeta())):
-            asked = requested_gpus.from_spec(spec)
-            self.assertEqual((), asked.flavor.requests)
-            self.assertEqual((None, False), (asked.unfit_machine_type, asked.image_names_gpus))
+            request = requested_gpus.from_spec(spec)
+            self.assertEqual((), request.flavor.requests)
+            self.assertEqual((None, False), (request.unfit_machine_type, request.image_names_gpus))
 
 
 class NobodyCouldTest(RequestFilterTestCase):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+import uuid
 from collections.abc import Sequence
 
 import fixtures
@@ -40,9 +41,9 @@ class SpreadTest(test.NoDBTestCase):
         for name in ("_BURST_S", "_LASTS_S"):  # however long it takes here
             self.useFixture(fixtures.MonkeyPatch(f"{recent_choices.__name__}.{name}", 1e9))
         chance = random.Random(20261124)
-        found = claim_race.race(HOSTS, processes, threads, chance, instances, reports=reports)
-        self.assertEqual(HOSTS * host_states.GPUS, found.used)
-        return found.lost
+        outcome = claim_race.race(HOSTS, processes, threads, chance, instances, reports=reports)
+        self.assertEqual(HOSTS * host_states.GPUS, outcome.used)
+        return outcome.lost
 
     def test_the_threads_of_a_process_lose_no_claims_to_each_other(self) -> None:
         for reports in (True, False):
@@ -60,15 +61,33 @@ class SpreadTest(test.NoDBTestCase):
                 lost = self.race(processes, threads, instances)
                 self.assertLessEqual(lost, HOSTS * host_states.GPUS * most)
 
+    def test_processes_break_up_the_same_hosts_until_they_meet(self) -> None:
+        chosen_hosts = []
+        for met in (False, True):
+            states = host_states.states(8, all_free=True)
+            order = [state.host for state in sorted(states, key=lambda state: str(state.uuid))]
+            weigher, chosen = GPUWeigher(), list[str]()
+            for number in range(6):  # no host has room for a second one
+                spec = host_states.spec({"gpus": "5"})
+                spec.instance_uuid = str(uuid.UUID(int=(number ^ 3) << 96))
+                best, *_ = claim_race.best_first(states, spec, weigher)
+                chosen.append(best.host)
+                if met and not number:
+                    host_states.report_partitions(best, range(1, 8))
+            chosen_hosts.append(chosen)
+            self.assertEqual(order[:2], chosen[:2])
+        self.assertEqual(order[:6], chosen_hosts[0])
+        self.assertNotEqual(order[:6], chosen_hosts[1])
+
     def test_one_alone_has_a_best_host(self) -> None:
-        """Any of those, the same each time, and no other"""
+        """It is the same for each instance and in each process."""
         states = list(host_states.states(4, all_free=True))
         states[3].free_ram_mb -= 1024
         uuids = [uuidutils.generate_uuid() for _ in range(64)]
-        chosen = [self.first(states, each) for each in uuids]
-        self.assertEqual({state.host for state in states[:3]}, set(chosen))
-        self.assertEqual(chosen, [self.first(states, each) for each in uuids])
-        self.assertEqual(chosen, [self.first(states[:], each) for each in uuids])
+        chosen = [self.first(states, instance_uuid) for instance_uuid in uuids]
+        best = min(states[:3], key=lambda state: str(state.uuid))
+        self.assertEqual({best.host}, set(chosen))
+        self.assertEqual(chosen, [self.first(states[::-1], instance_uuid) for instance_uuid in uuids])
 
     def test_a_host_that_reports_is_as_good_as_it_says(self) -> None:
         """Full ones come last until then, and for the seconds in which the host may not have made

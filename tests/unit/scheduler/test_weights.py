@@ -28,7 +28,7 @@ def free_gpus(first: int, second: int, *, linked: bool = False) -> list[GPU]:
     buses = [*range(first), *range(8, 8 + second)]
     names = {bus: f"0000:{bus:02x}:00.0" for bus in buses}
     return [
-        cards.placed(name, bus // 8, [names[each] for each in buses if linked and each != bus])
+        cards.placed(name, bus // 8, [names[other] for other in buses if linked and other != bus])
         for bus, name in names.items()
     ]
 
@@ -73,10 +73,10 @@ class GPUWeigherTest(test.NoDBTestCase):
         self, hosts: Sequence[host_manager.HostState], specs: Mapping[str, str]
     ) -> list[tuple[str, float]]:
         """As Nova weighs them, the best first"""
-        found = nova_weights.HostWeightHandler().get_weighed_objects(
+        weighed_hosts = nova_weights.HostWeightHandler().get_weighed_objects(
             [GPUWeigher()], hosts, request_spec(specs)
         )
-        return [(each.obj.host, each.weight) for each in found]
+        return [(host.obj.host, host.weight) for host in weighed_hosts]
 
     def order(self, hosts: Sequence[host_manager.HostState], **specs: str) -> list[str]:
         return [name for name, _ in self.weighed(hosts, specs)]
@@ -90,7 +90,7 @@ class GPUWeigherTest(test.NoDBTestCase):
         text = DOC.read_text()
         for specs, names in EXAMPLES:
             lines = ["    host  free  weight"]
-            for name, weight in self.weighed([self.named(each) for each in names], specs):
+            for name, weight in self.weighed([self.named(name) for name in names], specs):
                 free = {"X": "-", "Z": "0+0"}.get(name) or "+".join(map(str, HOSTS[name]))
                 lines.append(f"    {name}     {free:<5}{weight:7.0f}")
             with self.subTest(specs=specs):
@@ -102,9 +102,9 @@ class GPUWeigherTest(test.NoDBTestCase):
         broken, without = host("broken", None), host("without", None)
         broken.stats["nova_gpu"] = "{"
         full = host("full", [])
-        found = dict(self.weighed([broken, without, old, full, self.named("A")], {"gpus": "1"}))
+        weights = dict(self.weighed([broken, without, old, full, self.named("A")], {"gpus": "1"}))
         self.assertEqual(
-            {"A": 1000.0, "old": 500.0, "full": 500.0, "broken": 0.0, "without": 0.0}, found
+            {"A": 1000.0, "old": 500.0, "full": 500.0, "broken": 0.0, "without": 0.0}, weights
         )
 
     def test_multipliers(self) -> None:
@@ -114,8 +114,8 @@ class GPUWeigherTest(test.NoDBTestCase):
             gpus = free_gpus(4, 4) if specs else None
             hosts = [host("plain", gpus), host("odd", gpus, metadata)]
             with self.subTest(specs=specs):
-                found = dict(self.weighed([*hosts, self.named("Z")], specs))
-                self.assertEqual(expected, (found["plain"], found["odd"]))
+                weights = dict(self.weighed([*hosts, self.named("Z")], specs))
+                self.assertEqual(expected, (weights["plain"], weights["odd"]))
 
     def test_vgpus(self) -> None:
         hosts = []

@@ -68,10 +68,10 @@ class ReadTest(unittest.TestCase):
 
 class AgainTest(unittest.TestCase):
     def again(self, suite: str, second: Outcome, *failed: str) -> Outcome:
-        self.asked: list[Sequence[str]] = []
+        self.runs: list[Sequence[str]] = []
 
         def one(name: str, tests: Sequence[str]) -> Outcome:
-            self.asked.append(tests)
+            self.runs.append(tests)
             return second
 
         first = Outcome(suite, 7, dict.fromkeys(failed, "why"), seconds=10.0)
@@ -80,7 +80,7 @@ class AgainTest(unittest.TestCase):
 
     def test_what_passes_alone_is_unsteady(self) -> None:
         done = self.again("functional", Outcome(passed=1), f"{BOOTS}(five)")
-        self.assertEqual([[BOOTS]], self.asked)
+        self.assertEqual([[BOOTS]], self.runs)
         self.assertEqual("8 passed, 0 failed, 0 skipped", str(done))
         self.assertEqual([f"{BOOTS}(five)"], list(done.unsteady))
 

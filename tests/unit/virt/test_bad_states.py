@@ -131,9 +131,9 @@ class PlainInstancesTest(base.BaseTestCase):
 
     def test_what_tenants_write_of_their_images(self) -> None:
         """It never makes a host take GPUs back, and fails nothing."""
-        asked, chance = request.of({"gpus": "1"}), random.Random(0)
+        flavor_request, chance = request.of({"gpus": "1"}), random.Random(0)
         for text in (hostile(chance) for _ in range(300)):
-            self.assertFalse(asked.gives_back(text, OnStop.RELEASE), text)
+            self.assertFalse(flavor_request.gives_back(text, OnStop.RELEASE), text)
 
 
 class FormerReleaseTest(ComputeTestCase):
@@ -143,7 +143,7 @@ class FormerReleaseTest(ComputeTestCase):
         super().setUp()
         self.compute.period()
         cards = self.gpus.assigned.card_inventory.cards()
-        (self.card,) = (each for each in cards if str(each.address) == ONE)
+        (self.card,) = (card for card in cards if str(card.address) == ONE)
         self.folder = pathlib.Path(CONF.state_path) / "gpu-quarantine"
         note = quarantine.entry(
             self.card, "it has to be cleaned", "wait", until_boot=None, seen=None

@@ -44,8 +44,8 @@ class CountersTest(base.BaseTestCase):
         counters.begin(self.folder)
         with futures.ThreadPoolExecutor(20) as pool:
             list(pool.map(lambda _: counters.claimed(1, 2), range(20)))
-        found = counters.read(self.folder)
-        self.assertEqual((20, 40), (found.claims, found.vgpu_claims))
+        counts = counters.read(self.folder)
+        self.assertEqual((20, 40), (counts.claims, counts.vgpu_claims))
 
     def test_nothing_fails_of_a_file(self) -> None:
         counters.begin(self.folder / "missing")

@@ -32,12 +32,12 @@ class DriverTest(base.BaseTestCase):
         """It sends tuples, and no objects of Nova's configuration of a guest."""
         # Nova tells uid maps from gid maps by their class.
         for kind in (vconfig.LibvirtConfigGuestUIDMap, vconfig.LibvirtConfigGuestGIDMap):
-            (found,) = GPULibvirtDriver._create_idmaps(kind, ["0:1000:65536"])
-            self.assertIsInstance(found, kind)
-            self.assertIsInstance(found, tuple)
-            self.assertEqual((0, 1000, 65536), tuple(found))
+            (id_map,) = GPULibvirtDriver._create_idmaps(kind, ["0:1000:65536"])
+            self.assertIsInstance(id_map, kind)
+            self.assertIsInstance(id_map, tuple)
+            self.assertEqual((0, 1000, 65536), tuple(id_map))
             (plain,) = libvirt_driver.LibvirtDriver._create_idmaps(kind, ["0:1000:65536"])
-            self.assertEqual(plain.to_xml(), found.to_xml())
+            self.assertEqual(plain.to_xml(), id_map.to_xml())
 
     def test_statistics_where_novas_driver_has_none(self) -> None:
         """Nova 31.0, which is not among the releases that the tests run with"""

@@ -56,8 +56,8 @@ class _ThreeCardsTestCase(base.BaseTestCase):
     def inventory(self) -> tuple[int, int]:
         """Total and reserved, as Placement has them after a period"""
         self.compute.period()
-        found = self.compute.tree.data(self.provider).inventory["PGPU"]
-        return found["total"], found["reserved"]
+        inventory = self.compute.tree.data(self.provider).inventory["PGPU"]
+        return inventory["total"], inventory["reserved"]
 
 
 class GuestsTest(_ThreeCardsTestCase):
@@ -179,7 +179,7 @@ class UnseparatedTest(_ThreeCardsTestCase):
 
     def test_none_that_can_be_read(self) -> None:
         self.begin()
-        for happen, said in (
+        for happen, message in (
             (lambda port: self.host.set_acs(port, None), "has no ACS"),
             (lambda port: (self.host.path(port) / "config").unlink(), "has ACS that cannot be"),
         ):
@@ -189,7 +189,7 @@ class UnseparatedTest(_ThreeCardsTestCase):
             self.assertEqual((3, 0), self.inventory())
             instance = self.spawn(OTHER)
             self.assertEqual((3, 1), self.inventory())
-            self.assertIn(f"(port {', '.join(PORTS)} {said}", self.log.output)
+            self.assertIn(f"(port {', '.join(PORTS)} {message}", self.log.output)
             self.compute.delete(instance)
 
     def test_guests_that_have_them_stay_and_start_again(self) -> None:
@@ -230,8 +230,8 @@ class UnseparatedTest(_ThreeCardsTestCase):
         for port in PORTS:
             (self.host.path(port) / "config").chmod(0)
         with mock.patch("nova_gpu.host.pci.config_space.read", side_effect=PermissionError):
-            asked = {port: None for port in PORTS}
-            with mock.patch("nova_gpu.privsep.readings.port_faults", return_value=asked) as read:
+            faults = {port: None for port in PORTS}
+            with mock.patch("nova_gpu.privsep.readings.port_faults", return_value=faults) as read:
                 self.spawn(ONE)
                 self.assertEqual((3, 0), self.inventory())
         read.assert_called_with(list(PORTS))
@@ -298,8 +298,8 @@ class FunctionsTest(_ThreeCardsTestCase):
         self.compute.config(group="gpu", addresses=[OTHER])
         self.compute.restart()
         provider = self.compute.provider("26b9", self.TYPE)
-        found = self.compute.tree.data(provider).inventory["VGPU"]
-        self.assertEqual(found["total"] - 1, found["reserved"], "all but the guest's own")
+        inventory = self.compute.tree.data(provider).inventory["VGPU"]
+        self.assertEqual(inventory["total"] - 1, inventory["reserved"], "all but the guest's own")
 
     def test_option(self) -> None:
         self.host.set_acs(PORTS[0], None)

@@ -24,8 +24,8 @@ NEW = "0000:d8:00.0"
 
 class HostGPUsTest(ComputeTestCase):
     def inventory(self) -> tuple[int, int]:
-        found = self.compute.tree.data(self.provider).inventory["PGPU"]
-        return found["total"], found["reserved"]
+        inventory = self.compute.tree.data(self.provider).inventory["PGPU"]
+        return inventory["total"], inventory["reserved"]
 
     def offered(self) -> dict[str, str | None]:
         """The whole cards, each with why nobody new is given it"""
@@ -59,7 +59,7 @@ class HostGPUsTest(ComputeTestCase):
             self.assertIsNone(look())
         self.assertEqual(gone, self.offered())
         self.assertIn("nova-compute goes on with the GPUs' last known state", self.log.output)
-        card = next(each for each in self.gpus._card_inventory.cards() if str(each.address) == NEW)
+        card = next(gpu for gpu in self.gpus._card_inventory.cards() if str(gpu.address) == NEW)
         self.gpus.releases.quarantine(card, "it is mute", "boot the host")
         look()
         self.assertIn("it is mute", str(self.offered()[NEW]))

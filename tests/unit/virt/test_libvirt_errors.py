@@ -44,18 +44,18 @@ class TranslateTest(unittest.TestCase):
         for message, reason in said("devices"):
             with self.subTest(message=message):
                 self.assertIsNone(libvirt_errors.translate(message, {}))
-                found = libvirt_errors.translate(message, NAMES)
-                assert isinstance(found, exception.DeviceUnavailable)
+                error = libvirt_errors.translate(message, NAMES)
+                assert isinstance(error, exception.DeviceUnavailable)
                 card = re.search("0000:0[12]:00", message)
                 named = f"{card.group()}.0" if card else None
-                self.assertEqual(named, found.address)
-                self.assertIn(f"GPU {named} cannot" if named else "a GPU cannot", str(found))
-                self.assertIn(reason, found.reason)
-                self.assertIn(found.remedy, str(found))
-                self.assertNotIn(found.remedy, found.user_text)
-                self.assertIn("ask the operator", found.user_text)
+                self.assertEqual(named, error.address)
+                self.assertIn(f"GPU {named} cannot" if named else "a GPU cannot", str(error))
+                self.assertIn(reason, error.reason)
+                self.assertIn(error.remedy, str(error))
+                self.assertNotIn(error.remedy, error.user_text)
+                self.assertIn("ask the operator", error.user_text)
                 is_known = "the host's vfio refuses it" not in reason
-                self.assertIsNot(is_known, isinstance(found, exception.UnknownFailure))
+                self.assertIsNot(is_known, isinstance(error, exception.UnknownFailure))
 
     def test_said_by_nvidias_manager(self) -> None:
         names = libvirt_errors.names(uuids.instance, (MDEV, VF))
@@ -65,15 +65,15 @@ class TranslateTest(unittest.TestCase):
             "error getting device from group 5: Connection timed out",
             "failed to read device config space: Bad address",
         ):
-            found = libvirt_errors.translate(f"vfio {uuid}: {failure}", names)
-            assert found is not None
-            self.assertIn("NVIDIA's vGPU manager refuses it", found.reason)
-            self.assertIn("NVIDIA's vGPU manager", found.user_text)
-            found = libvirt_errors.translate(f"vfio 0000:01:00.0: {failure}", NAMES)
-            assert found is not None
-            self.assertIn("the host's vfio refuses it", found.reason, "a whole card")
-            self.assertIn(failure, str(found))
-            self.assertNotIn(failure, found.user_text)
+            error = libvirt_errors.translate(f"vfio {uuid}: {failure}", names)
+            assert error is not None
+            self.assertIn("NVIDIA's vGPU manager refuses it", error.reason)
+            self.assertIn("NVIDIA's vGPU manager", error.user_text)
+            error = libvirt_errors.translate(f"vfio 0000:01:00.0: {failure}", NAMES)
+            assert error is not None
+            self.assertIn("the host's vfio refuses it", error.reason, "a whole card")
+            self.assertIn(failure, str(error))
+            self.assertNotIn(failure, error.user_text)
 
     def test_said_of_parts(self) -> None:
         names = libvirt_errors.names(uuids.instance, (MDEV, VF))
@@ -84,9 +84,9 @@ class TranslateTest(unittest.TestCase):
             (f"vfio 0000:3b:00.5: {REFUSED}", VF),
         ):
             with self.subTest(message=message):
-                found = libvirt_errors.translate(message, names)
-                assert found is not None
-                self.assertEqual(str(slot), found.address)
+                error = libvirt_errors.translate(message, names)
+                assert error is not None
+                self.assertEqual(str(slot), error.address)
         others = f"vfio {uuids.mdev}: {REFUSED}"
         self.assertIsNone(libvirt_errors.translate(others, names))
 
@@ -94,21 +94,21 @@ class TranslateTest(unittest.TestCase):
         warned = "qemu: warning: vfio 0000:01:00.0: Could not enable error recovery for the device"
         for message, reason in said("host", "image"):
             with self.subTest(message=message):
-                found = libvirt_errors.translate(f"{warned}\n{message}", NAMES)
+                translated_error = libvirt_errors.translate(f"{warned}\n{message}", NAMES)
                 is_image = reason in TEXTS["image"]
                 error = exception.GuestUnfit if is_image else exception.BetterElsewhere
-                self.assertIsInstance(found, error)
-                assert found is not None
-                self.assertIn(reason, found.reason)
-                self.assertNotIn("0000:", found.user_text)
+                self.assertIsInstance(translated_error, error)
+                assert translated_error is not None
+                self.assertIn(reason, translated_error.reason)
+                self.assertNotIn("0000:", translated_error.user_text)
         for message in (warned, *TEXTS["others"]):
             self.assertIsNone(libvirt_errors.translate(message, NAMES), message)
 
     def test_what_it_quotes_is_printed(self) -> None:
         message = IN_USE.replace("instance-", "in\x1b[2Jstance-")
-        found = libvirt_errors.translate(message, NAMES)
-        assert found is not None
-        self.assertTrue(str(found).isprintable())
+        error = libvirt_errors.translate(message, NAMES)
+        assert error is not None
+        self.assertTrue(str(error).isprintable())
 
 
 class TranslatedTest(unittest.TestCase):
@@ -183,9 +183,9 @@ class DefiningTest(unittest.TestCase):
     def test_what_no_host_starts(self) -> None:
         error = self.define(self.TEXT, libvirt.VIR_ERR_CONFIG_UNSUPPORTED)
         assert isinstance(error, exception.GuestUnfit)
-        told = error.user_text
-        self.assertIn("controllers of a device in a file; change that in its image", told)
-        self.assertTrue(told.isprintable())
+        text = error.user_text
+        self.assertIn("controllers of a device in a file; change that in its image", text)
+        self.assertTrue(text.isprintable())
 
     def test_what_another_host_may_start(self) -> None:
         for text, code in (
@@ -216,8 +216,8 @@ class BlameTest(unittest.TestCase):
 
     def test_names_the_function_none_or_another(self) -> None:
         self.assertEqual(self.OWN, self.blame(self.TEXT))
-        found = self.blame("failed to open /dev/vfio/60: Input/output error")
-        self.assertEqual(dataclasses.replace(self.OWN, name=None, is_its_own=False), found)
+        cause = self.blame("failed to open /dev/vfio/60: Input/output error")
+        self.assertEqual(dataclasses.replace(self.OWN, name=None, is_its_own=False), cause)
         self.assertIsNone(self.blame(self.TEXT.replace("3b", "3c")))
         self.assertIsNone(self.blame(f"qemu: warning: {self.TEXT}"))
         self.assertIsNone(self.blame("IDE controllers are unsupported"))
@@ -255,9 +255,9 @@ class OfMoveTest(unittest.TestCase):
             with self.subTest(message=message):
                 error = libvirt.libvirtError(message.replace("MDEV", uuids.MDEV))
                 slot = VF if "0000:3b:00.5" in message else MDEV
-                found = str(libvirt_errors.of_move(error, self.NAMES))
-                self.assertIn(f"vGPU {slot} cannot be moved: ", found)
-                self.assertIn(reason, found)
+                text = str(libvirt_errors.of_move(error, self.NAMES))
+                self.assertIn(f"vGPU {slot} cannot be moved: ", text)
+                self.assertIn(reason, text)
                 self.assertIsNone(libvirt_errors.of_move(error, {}))
 
     def test_said_of_anything_else(self) -> None:

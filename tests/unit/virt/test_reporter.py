@@ -40,8 +40,8 @@ class BulletinTest(base.BaseTestCase):
         self.reporter = reporter.Reporter()
         empty = ledger.Snapshot(records=records.Records({}))
         self.reporter.settle_bills(lambda: empty, lambda devices: {})
-        self.cards = [cards.placed(each, product=FERMI) for each in (A, B)]
-        self.offered: card_groups.CardGroups = {}
+        self.cards = [cards.placed(address, product=FERMI) for address in (A, B)]
+        self.groups: card_groups.CardGroups = {}
 
     def types(self) -> list[str]:
         types = [str(event.type) for event in self.events]
@@ -61,8 +61,8 @@ class ReportTest(BulletinTest):
         own = {a: cards.reasons(text, scope=Scope.ALL) for a, text in (obstacles or {}).items()}
         unavailable = availability.merge(cards.unavailable(faults, reserved), own)
         mode = DeliveryMode.LXC
-        self.offered = card_groups.offered(self.cards, self.offered, mode, unavailable)
-        self.reporter.report(self.cards, unavailable, self.offered, owners or {})
+        self.groups = card_groups.offered(self.cards, self.groups, mode, unavailable)
+        self.reporter.report(self.cards, unavailable, self.groups, owners or {})
 
     def assertSaid(self, count: int, words: str) -> None:
         self.assertEqual(count, self.log.output.count(words), self.log.output)
@@ -148,15 +148,15 @@ class ReachedTest(BulletinTest):
         usage = ledger.Snapshot(
             reached=reached, records=records.Records(counted, projects={"two": "theirs"})
         )
-        self.reporter.report_reached(usage, lambda devices: {each: FERMI for each in devices})
+        self.reporter.report_reached(usage, lambda devices: {device: FERMI for device in devices})
 
     def test_once_for_both(self) -> None:
         for _ in range(2):
             self.report({"one": frozenset({FIRST})})
-        said = f"The guest one reaches GPU {A}, which is not its own and which the instances two"
-        self.assertEqual(1, self.log.output.count(said))
-        found = [(e.instance_uuid, e.project_id, *e.addresses) for e in self.events]
-        self.assertEqual([("one", None, A), ("two", "theirs", A)], found)
+        message = f"The guest one reaches GPU {A}, which is not its own and which the instances two"
+        self.assertEqual(1, self.log.output.count(message))
+        events = [(e.instance_uuid, e.project_id, *e.addresses) for e in self.events]
+        self.assertEqual([("one", None, A), ("two", "theirs", A)], events)
         self.assertEqual(["gpu.reached"] * 2, self.types())
         self.report({})
         self.assertIn(f"The guest one, which reached GPU {A}, has ended", self.log.output)

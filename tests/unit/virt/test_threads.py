@@ -46,18 +46,18 @@ class ForEachTest(base.BaseTestCase):
     def test_they_carry_the_request(self) -> None:
         """Or none, as in a periodic task; other tests of the process may have left one."""
         self.useFixture(request_fixture.ClearRequestContext())
-        found = []
+        contexts = []
         for _ in range(2):
-            threads.for_each(lambda _: found.append(request_context.get_current()), range(2))
+            threads.for_each(lambda _: contexts.append(request_context.get_current()), range(2))
             request_context.RequestContext(request_id="req-1")  # the thread's from here on
         self.addCleanup(setattr, request_context._request_store, "context", None)
-        named = [each and each.request_id for each in found]
+        named = [context and context.request_id for context in contexts]
         self.assertEqual([None, None, "req-1", "req-1"], named)
 
     def test_in_a_process_that_eventlet_patched(self) -> None:
-        """As nova-compute is before Nova 2026.1, with all that waits in it"""
-        found = child_process.run([sys.executable, "-W", "ignore", "-c", _PATCHED], 400).decode()
-        self.assertEqual("[0, 1, 2] zero late False None 2\n", found)
+        """As nova-compute is before Nova 2026.2, with all that waits in it"""
+        output = child_process.run([sys.executable, "-W", "ignore", "-c", _PATCHED], 400).decode()
+        self.assertEqual("[0, 1, 2] zero late False None 2\n", output)
 
 
 _PATCHED = """

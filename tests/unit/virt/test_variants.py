@@ -72,20 +72,20 @@ class VariantsTestCase(base.BaseTestCase):
 
     def inventory(self, product: str) -> tuple[int, int]:
         """Total and reserved of its whole cards"""
-        found = self.compute.tree.data(self.compute.provider(product)).inventory["PGPU"]
-        return found["total"], found["reserved"]
+        inventory = self.compute.tree.data(self.compute.provider(product)).inventory["PGPU"]
+        return inventory["total"], inventory["reserved"]
 
     def whole(self) -> dict[str, int]:
         """How many whole cards of each product new instances can have"""
-        found = {}
+        counts = {}
         for uuid in self.compute.tree.get_provider_uuids(NODENAME):
             data = self.compute.tree.data(uuid)
             key = names.parse_provider_name(NODENAME, data.name)
             if key and key.vgpu_type is None:
-                told = data.inventory["PGPU"]
-                if free := told["total"] - told["reserved"]:
-                    found[key.product_id] = free
-        return found
+                inventory = data.inventory["PGPU"]
+                if free := inventory["total"] - inventory["reserved"]:
+                    counts[key.product_id] = free
+        return counts
 
 
 class IllCardsTest(VariantsTestCase):
@@ -144,15 +144,15 @@ class IllCardsTest(VariantsTestCase):
     def test_instances_cards(self) -> None:
         """Each stays the instance's, over a restart as well, and is reserved once it is gone."""
         provider = self.compute.provider("1091")
-        for happen, end, said in self.ROWS:
+        for happen, end, message in self.ROWS:
             with self.subTest(happen.__name__):
                 server = self.boot({"gpus": "1"}, provider, SICK)
                 happen(self)
                 self.compute.period()
                 self.assertEqual((8, 0), self.inventory("1091"))
-                if said:
+                if message:
                     refused = nova_exception.ComputeResourcesUnavailable
-                    with self.assertRaisesRegex(refused, said):
+                    with self.assertRaisesRegex(refused, message):
                         self.start_again(server)
                 self.compute.restart()
                 self.assertEqual((8, 0), self.inventory("1091"))
@@ -299,8 +299,8 @@ class NotDividedTest(VariantsTestCase):
         """From Hopper on none remembers it."""
         cards = [PciAddress.parse("0000:19:00.0"), PciAddress.parse(FIRST)]
         layout = (MIGInstance(1, 0, "3g.71gb", 71680, slices=1),)
-        told: dict[PciAddress, nvml.NvmlFacts] = {}
-        self.useFixture(fixtures.MockPatchObject(nvml, "query", lambda *args, **kwargs: told))
+        facts: dict[PciAddress, nvml.NvmlFacts] = {}
+        self.useFixture(fixtures.MockPatchObject(nvml, "query", lambda *args, **kwargs: facts))
         self.useFixture(fixtures.MockPatchObject(nvml, "health", lambda *args, **kwargs: {}))
 
         def prepare() -> None:
@@ -308,7 +308,7 @@ class NotDividedTest(VariantsTestCase):
                 self.host.set_mig(str(card), [(1, 0)])
             for gpu in self.host.gpus():
                 mig = layout if gpu.address in cards else None
-                told[gpu.address] = nvml.NvmlFacts(memory_mib=143771, mig=mig)
+                facts[gpu.address] = nvml.NvmlFacts(memory_mib=143771, mig=mig)
 
         self.prepare = prepare  # type: ignore[method-assign]
         self.begin("h200-8", "lxc")
@@ -319,7 +319,7 @@ class NotDividedTest(VariantsTestCase):
         self.boot(words, provider, f"{cards[0]}/3g.71gb/100")
         for card in cards:
             self.host.set_mig(str(card), [])
-            told[card] = nvml.NvmlFacts(memory_mib=143771, mig=None)
+            facts[card] = nvml.NvmlFacts(memory_mib=143771, mig=None)
         self.lose_state()
         self.compute.restart()
         self.assertWhole(of_2335=7)

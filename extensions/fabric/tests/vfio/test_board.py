@@ -25,7 +25,11 @@ _NVSWITCH = {"class": "0x068000", "vendor": "0x10de", "device": "0x22a3"}
 _OWN = "1b36 0011"
 # In the order of their addresses, as on the board whose modules are published
 MODULES = dict(
-    zip(cards.BOARD, (partitions.MODULES[each] for each in sorted(partitions.MODULES)), strict=True)
+    zip(
+        cards.BOARD,
+        (partitions.MODULES[address] for address in sorted(partitions.MODULES)),
+        strict=True,
+    )
 )
 FIRST_HALF = [address for address in cards.BOARD if MODULES[address] < 5]
 SECOND_HALF = [address for address in cards.BOARD if MODULES[address] > 4]
@@ -59,24 +63,26 @@ class BoardTest(base.VFIOTestCase):
         for folder in environment["LD_LIBRARY_PATH"].split(":"):
             for library in pathlib.Path(folder).glob("*.so.1"):
                 shutil.copy2(library, libraries)
-        told = {**environment, "LD_LIBRARY_PATH": str(libraries)}
-        inside = {name: text.replace(out, str(place.LOG.parent)) for name, text in told.items()}
+        variables = {**environment, "LD_LIBRARY_PATH": str(libraries)}
+        inside = {
+            name: text.replace(out, str(place.LOG.parent)) for name, text in variables.items()
+        }
         self.addCleanup(self.host.tell_environment, dict.fromkeys(inside))
         self.host.tell_environment(inside)
 
     def test_a_half_each_and_a_third_is_refused(self) -> None:
         four = self.cloud.flavor(**{"gpus": "= 4", "gpu:guest_topology": "flat"})
         servers = [self.begin(four) for _ in range(2)]
-        for each in servers:
-            self.cloud.wait_until(each, "ACTIVE")
+        for server in servers:
+            self.cloud.wait_until(server, "ACTIVE")
         self.assertEqual({1, 2}, self.manager.active)
-        first, second = sorted(servers, key=lambda each: self.hostdevs(each) != FIRST_HALF)
+        first, second = sorted(servers, key=lambda server: self.hostdevs(server) != FIRST_HALF)
         self.assertEqual([FIRST_HALF, SECOND_HALF], [self.hostdevs(first), self.hostdevs(second)])
         self.assertIn("4 GPUs asked for, none free", self.cloud.refusal(four))
         self.assertDocumented(first, second)
-        for each in servers:
-            self.seen_in(each)
-            self.assertEqual(4, self.cloud.console(each).count(SEEN))
+        for server in servers:
+            self.seen_in(server)
+            self.assertEqual(4, self.cloud.console(server).count(SEEN))
 
         self.cloud.delete(first)
         self.assertEqual({2}, self.manager.active)

@@ -40,8 +40,8 @@ class Preempting(base.GPUServersTestBase):
     def run_it(self, *arguments: str, project: str = "") -> tuple[list[Any], str]:
         """The names of the table, and what is said beside it"""
         project = project or self.api.project_id
-        taken, said = sdk.run(self, preemption.Preempt, *arguments, "--project", project)
-        return [row[1] for row in taken[1]], said
+        taken, output = sdk.run(self, preemption.Preempt, *arguments, "--project", project)
+        return [row[1] for row in taken[1]], output
 
     def apply(self, *arguments: str) -> tuple[list[Any], str]:
         return self.run_it(*arguments, "--apply", "--notice", "1")
@@ -68,8 +68,8 @@ class Preempting(base.GPUServersTestBase):
         return str(state)
 
     def undo(self) -> None:
-        _, said = sdk.run(self, preemption.Preempt, "--undo")
-        self.assertEqual("all hosts are open to preemptible instances\n", said)
+        _, output = sdk.run(self, preemption.Preempt, "--undo")
+        self.assertEqual("all hosts are open to preemptible instances\n", output)
 
     def takers(self, server: Server, *, admin: bool = True) -> list[str]:
         """Who has taken its GPUs, as ``openstack gpu explain`` has it"""
@@ -90,7 +90,7 @@ class Preempting(base.GPUServersTestBase):
         """As ``openstack server event list`` shows afterwards, to an administrator, of who is gone
         as well"""
         actions = sdk.connect(self).compute.server_actions(server["id"])
-        (done,) = [each.user_id for each in actions if each.action == action]
+        (done,) = [entry.user_id for entry in actions if entry.action == action]
         self.assertEqual("admin", done)
 
     def assertUntouched(self, *servers: Server) -> None:

@@ -71,14 +71,14 @@ class Killing(base.GPUServersTestBase):
 
     def actions(self, server: Any, action: str) -> int:
         listed = self.api.get_instance_actions(server["id"])
-        return [each["action"] for each in listed].count(action)
+        return [entry["action"] for entry in listed].count(action)
 
     def marks(self) -> set[str]:
         """The traits of this project's commands that a provider has"""
         url = f"/traits?associated=true&name=in:{names.DRAINED}"
-        found = set(self.placement.get(url, version="1.14").body["traits"])
+        traits = set(self.placement.get(url, version="1.14").body["traits"])
         url = f"/traits?associated=true&name=startswith:{names.KEPT_UNTIL}"
-        return found | set(self.placement.get(url, version="1.14").body["traits"])
+        return traits | set(self.placement.get(url, version="1.14").body["traits"])
 
 
 class PreemptionTest(preempting.Preempting, Killing):

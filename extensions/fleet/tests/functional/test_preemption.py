@@ -22,10 +22,10 @@ class PreemptionTest(preempting.Preempting):
         named = "two", "--project", self.api.project_id
         ((_, now, *_, then),) = sdk.run(self, capacity.ShowCapacity, *named)[0][1]
         self.assertEqual((0, 2), (now, then))  # 4 of the 8 GPUs are of who may be taken
-        names, said = self.run_it("two")
+        names, output = self.run_it("two")
         self.assertEqual(["stopped"], names)
         self.assertIn(
-            "1 of two: room for 0 now; for 1 after 1 instance is preempted. No smaller", said
+            "1 of two: room for 0 now; for 1 after 1 instance is preempted. No smaller", output
         )
         self.assertUntouched(self.firm, self.three, self.one, self.young)
 
@@ -37,12 +37,12 @@ class PreemptionTest(preempting.Preempting):
             end(*args)
 
         with mock.patch.object(preemption_candidates, "end", looked_at):
-            names, said = self.apply("two")
+            names, output = self.apply("two")
         self.assertEqual(["stopped"], names)
         (due,) = seen
         who = f"stopped ({self.three['id']}) of project {self.api.project_id}, 3 GPUs on host1"
-        self.assertIn(f"{who}: told that it is stopped at {due}, for 1 of two\n", said)
-        self.assertIn(f"{who}: stopped now, for 1 of two\n", said)
+        self.assertIn(f"{who}: told that it is stopped at {due}, for 1 of two\n", output)
+        self.assertIn(f"{who}: stopped now, for 1 of two\n", output)
         self.assertEqual("SHUTOFF", self.status(self.three))
         self.assertEqual(["1 of two"], self.takers(self.three))
         self.assertEqual({}, self.allocated(self.three))
@@ -54,8 +54,8 @@ class PreemptionTest(preempting.Preempting):
         spot = self.flavor(gpus="= 1", **preempting.STOPPED)
         fault = self.boot_refused(spot)
         self.assertIn("only on hosts that keep them from preemptible instances now", fault)
-        (said,) = self.refused({"os-start": None}, self.three)
-        self.assertIn("instances that are not preemptible, for now; start it when", said)
+        (message,) = self.refused({"os-start": None}, self.three)
+        self.assertIn("instances that are not preemptible, for now; start it when", message)
         self.boot(self.two)
         self.undo()
         self.assertEqual("up", self.listed())
@@ -67,10 +67,12 @@ class PreemptionTest(preempting.Preempting):
         self.assertDone("delete", self.one)
         self.assertUntouched(self.young)
         self.assertEqual({"host1": 2}, self.allocated(self.boot(self.two)))
-        said = self.refusal("two", "--apply")
-        self.assertIn("no preemptible instances make room for 1 of two; there is room for 0", said)
+        message = self.refusal("two", "--apply")
+        self.assertIn(
+            "no preemptible instances make room for 1 of two; there is room for 0", message
+        )
         self.assertRegex(
-            said, "young stays: it has had its GPUs for [0-9]+ s, and keeps them 3600 s"
+            message, "young stays: it has had its GPUs for [0-9]+ s, and keeps them 3600 s"
         )
 
     def test_place_for_those_who_found_none(self) -> None:
@@ -78,10 +80,10 @@ class PreemptionTest(preempting.Preempting):
         refused = self.boot(self.two, expected_state="ERROR", name="wants")
         self.boot_refused(self.flavor(gpus="= 2", **preempting.DELETED))
         self.boot_refused(self.gpu_flavor(9))
-        names, said = self.apply()
+        names, output = self.apply()
         self.assertEqual(["stopped"], names)
         asker = f"wants ({refused['id']}) of project {self.api.project_id}"
-        self.assertIn(f": stopped now, for two, asked for by {asker}\n", said)
+        self.assertIn(f": stopped now, for two, asked for by {asker}\n", output)
         self.assertEqual(([asker], [refused["id"]]), self.takers_and_shown(self.three))
         self.assertUntouched(self.one, self.young)
         # Once for each request: it has its place, until it has it.
@@ -110,15 +112,15 @@ class WaitingTest(preempting.Preempting):
         clock = SimpleNamespace(sleep=meanwhile, monotonic=time.monotonic)
         with mock.patch.object(create, "time", clock), mock.patch.object(retries, "time", clock):
             waits = "--every", "7", "--flavor", "two", "--image", base.IMAGE, "waits"
-            (columns, values), said = sdk.run(self, create.CreateServer, *waits, admin=False)
+            (columns, values), output = sdk.run(self, create.CreateServer, *waits, admin=False)
         self.assertEqual([["stopped"]], taken)
         self.assertRegex(
-            said, "^waits: it waits: No valid host was found. Scheduling failed: .+\n$"
+            output, "^waits: it waits: No valid host was found. Scheduling failed: .+\n$"
         )
         shown = dict(zip(columns, values, strict=True))
         self.assertEqual("ACTIVE", shown["status"])
         # Nothing is left of the one before.
-        named = [each["id"] for each in self.api.get_servers() if each["name"] == "waits"]
+        named = [server["id"] for server in self.api.get_servers() if server["name"] == "waits"]
         self.assertEqual([shown["id"]], named)
         self.assertEqual({"host1": 2}, self.allocated(shown))
         spot = self.flavor(gpus="= 1", **preempting.STOPPED)
@@ -132,8 +134,8 @@ class WaitingTest(preempting.Preempting):
         self.boot(self.gpu_flavor(2))
         with mock.patch.object(start, "time", clock), mock.patch.object(retries, "time", clock):
             waits = shown["id"], "--for", "60", "--every", "7"
-            _, said = sdk.run(self, start.StartServer, *waits)
-        self.assertIn("waits: starting it\nit waits: waits is SHUTOFF: ", said)
+            _, output = sdk.run(self, start.StartServer, *waits)
+        self.assertIn("waits: starting it\nit waits: waits is SHUTOFF: ", output)
         self.assertEqual(["gone"], taken[1])
         self.assertEqual({"host1": 2}, self.allocated(shown))
         self._shelve_server(shown, expected_state="SHELVED_OFFLOADED")

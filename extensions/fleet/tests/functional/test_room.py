@@ -38,50 +38,51 @@ class RoomTest(room.RoomTestBase):
         self.assertEqual([row], self.values(move_commands.Defragment))
         self.assertEqual([row], self.values(move_commands.Defragment, "--flavor", "eight"))
         _, printed, _ = sdk.shown(self, move_commands.MakeRoom, "eight", "-f", "json")
-        self.assertEqual(["yields"], [each["Name"] for each in json.loads(printed)])
+        self.assertEqual(["yields"], [row["Name"] for row in json.loads(printed)])
         # Nothing was moved by any of these.
         self.assertGPUs(self.server, [base.FIRST_SOCKET[0]], "host1")
 
         self.move(row)
         self.assertEqual({"host2": 1}, self.allocated(self.server))
         self.assertEqual(1, self.places())
-        for command, *arguments, said in (
+        for command, *arguments, text in (
             (move_commands.MakeRoom, "eight", "eight: room for 1 now; no move is needed.\n"),
             (move_commands.Drain, "host1", "host1: no instance has GPUs of it.\n"),
             (move_commands.Defragment, "eight: room for 1 now; no moves make room for more.\n"),
         ):
             status, printed, beside = sdk.shown(self, command, *arguments)
-            self.assertEqual((0, "\n", said), (status, printed, beside))
+            self.assertEqual((0, "\n", text), (status, printed, beside))
 
     def apply(self, command: type, *arguments: str) -> tuple[list[tuple[Any, ...]], str]:
         """What is printed by it, and beside it"""
-        taken, said = sdk.run(self, command, *arguments, "--apply")
-        return list(taken[1]), said
+        taken, output = sdk.run(self, command, *arguments, "--apply")
+        return list(taken[1]), output
 
     def test_what_no_moves_make_room_for(self) -> None:
         nine = self.flavor("nine", gpus="9")
         self.assertIn("no host has 9 GPUs in service", self.refusal(move_commands.MakeRoom, nine))
 
     def test_applied(self) -> None:
-        (row,), said = self.apply(move_commands.MakeRoom, "eight")
+        (row,), output = self.apply(move_commands.MakeRoom, "eight")
         self.assertEqual(("yields", "host1", "host2"), (row[2], *row[3:5]))
         self.assertIn(
             f"step 1 of 1: yields ({self.server['id']}) from host1 to host2; it is shut down, "
             "moved and started\n",
-            said,
+            output,
         )
         self.assertGPUs(self.server, [base.FIRST_SOCKET[0]], "host2")
         self.assertEqual(1, self.places())
         self.assertEqual([], self.apply(move_commands.MakeRoom, "eight")[0])
 
     def listed(self) -> str:
-        (found,) = [row[1] for row in self.values(host_list.ListHosts) if row[0] == "host1"]
-        return str(found)
+        (cell,) = [row[1] for row in self.values(host_list.ListHosts) if row[0] == "host1"]
+        return str(cell)
 
     def test_drained_until_that_is_undone(self) -> None:
-        _, said = self.apply(move_commands.Drain, "host1")
+        _, output = self.apply(move_commands.Drain, "host1")
         self.assertIn(
-            "host1: no new instance gets GPUs of it, until openstack gpu drain host1 --undo\n", said
+            "host1: no new instance gets GPUs of it, until openstack gpu drain host1 --undo\n",
+            output,
         )
         one = self.gpu_flavor(1)
         reason = "it is drained"

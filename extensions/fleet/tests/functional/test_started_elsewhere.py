@@ -26,26 +26,26 @@ class StartedElsewhereTest(Stopping, base.GPUServersTestBase):
         moves = self.boot(self.flavor(**specs, **{"gpu:on_stop_move": "true"}), host="host1")
         self._stop_server(moves)
         sdk.run(self, move_commands.Drain, "host1", "--apply")
-        (said,) = self.refused({"os-start": None}, moves)
-        self.assertIn("its host is drained", said)
+        (message,) = self.refused({"os-start": None}, moves)
+        self.assertIn("its host is drained", message)
         sdk.run(self, move_commands.Drain, "host1", "--undo")
         stays = self.boot(self.all, host="host1")
         every = self.recorded(stays)
         self._stop_server(stays)
         self.boot(self.all, host="host1")
-        said = "gpu:on_stop_move=true"
-        with self.assertRaisesRegex(exceptions.CommandError, said):
+        message = "gpu:on_stop_move=true"
+        with self.assertRaisesRegex(exceptions.CommandError, message):
             sdk.run(self, start.StartServer, stays["id"], admin=False)
         self.assertNothing(stays, used=self.TOTAL)
-        _, said = sdk.run(self, start.StartServer, moves["id"], admin=False)
-        steps = [line.partition(": ")[2] for line in said.splitlines()]
+        _, output = sdk.run(self, start.StartServer, moves["id"], admin=False)
+        steps = [line.partition(": ")[2] for line in output.splitlines()]
         self.assertEqual(["starting it", "shelving it", "starting it where there are GPUs"], steps)
         self.assertGPUs(moves, every, "host2")
         # There it goes on as here: it gives them back, and gets them again where it is.
         self._stop_server(moves)
         self.assertInventory(host="host2")
-        _, said = sdk.run(self, start.StartServer, moves["id"], admin=False)
-        self.assertEqual(1, len(said.splitlines()))
+        _, output = sdk.run(self, start.StartServer, moves["id"], admin=False)
+        self.assertEqual(1, len(output.splitlines()))
         self.assertGPUs(moves, every, "host2")
         # And where no host has any, it says so and stays shelved, for another try.
         self._stop_server(moves)

@@ -100,13 +100,13 @@ class HeldTestBase(stock.StockTestBase):
         """Yield what ``instance.resources`` has of this host, of both ends of a move."""
         # What is offloaded, and what has moved, keeps what it had written down.
         is_here = instance.host == "host1" and instance.vm_state != "shelved_offloaded"
-        kept = [instance.resources] if is_here else []
+        resource_lists = [instance.resources] if is_here else []
         is_moving = instance.vm_state == "resized" or (
             instance.vm_state in ("active", "stopped") and instance.task_state in _RESIZES
         )
         if is_moving and (moving := instance.migration_context) is not None:
-            kept += [moving.old_resources, moving.new_resources]
-        yield from (item.identifier for items in kept for item in items or ())
+            resource_lists += [moving.old_resources, moving.new_resources]
+        yield from (item.identifier for items in resource_lists for item in items or ())
 
     def _check_own(self, domains: Mapping[str, set[str]], instances: objects.InstanceList) -> None:
         states = {instance.uuid: instance.vm_state for instance in instances}
@@ -163,7 +163,7 @@ class HeldCardsTestBase(HeldTestBase):
 
     def by_domain(self) -> dict[str, set[str]]:
         """Return by instance the cards that its domain has, whichever of their functions."""
-        found: dict[str, set[str]] = {}
+        cards_by_uuid: dict[str, set[str]] = {}
         for domain in self._domains("host1"):
             for source in etree.fromstring(domain.XMLDesc(0)).iterfind("devices/hostdev/source"):
                 place = source.find("address")
@@ -171,8 +171,8 @@ class HeldCardsTestBase(HeldTestBase):
                 assert place is not None
                 card = f"{address.rpartition('.')[0]}.0"
                 if card in kvm.ALL:
-                    found.setdefault(domain.UUIDString(), set()).add(card)
-        return found
+                    cards_by_uuid.setdefault(domain.UUIDString(), set()).add(card)
+        return cards_by_uuid
 
     def claims(self) -> dict[str, dict[str, set[str]]]:
         """Return by card and instance who says that it is the instance's."""
@@ -182,11 +182,11 @@ class HeldCardsTestBase(HeldTestBase):
         self, domains: Mapping[str, set[str]], instances: objects.InstanceList
     ) -> dict[str, dict[str, set[str]]]:
         """Return by card and instance who says that it is the instance's."""
-        found: dict[str, dict[str, set[str]]] = {card: {} for card in kvm.ALL}
+        claims_by_card: dict[str, dict[str, set[str]]] = {card: {} for card in kvm.ALL}
 
         def claim(card: str, uuid: str, source: str) -> None:
-            if card in found:
-                found[card].setdefault(uuid, set()).add(source)
+            if card in claims_by_card:
+                claims_by_card[card].setdefault(uuid, set()).add(source)
 
         for uuid, cards in domains.items():
             for card in cards:
@@ -200,7 +200,7 @@ class HeldCardsTestBase(HeldTestBase):
         for provider, allocations in self._of_stock().items():
             for consumer in allocations:
                 claim(provider, self._instance_of(consumer), "Placement")
-        return found
+        return claims_by_card
 
     def _rows(self) -> list[Any]:
         node = objects.ComputeNode.get_by_host_and_nodename(self.context, "host1", "host1")
@@ -215,23 +215,23 @@ class HeldCardsTestBase(HeldTestBase):
 
     def _providers(self) -> list[dict[str, Any]]:
         url = f"/resource_providers?in_tree={self.compute_rp_uuids['host1']}"
-        found: list[dict[str, Any]] = self.placement.get(url, version="1.14").body[
+        resource_providers: list[dict[str, Any]] = self.placement.get(url, version="1.14").body[
             "resource_providers"
         ]
-        return found
+        return resource_providers
 
     def _allocations(self, provider: str) -> dict[str, Any]:
         body = self.placement.get(f"/resource_providers/{provider}/allocations").body
-        return {uuid: each["resources"] for uuid, each in body["allocations"].items()}
+        return {uuid: allocation["resources"] for uuid, allocation in body["allocations"].items()}
 
     def _of_stock(self) -> dict[str, dict[str, Any]]:
         """Return the allocations of stock Nova's providers, by card."""
-        found = {}
+        allocations = {}
         for provider in self._providers():
             function = providers.function_of(provider["name"])
             if function is not None and str(function) in kvm.ALL:
-                found[str(function)] = self._allocations(provider["uuid"])
-        return found
+                allocations[str(function)] = self._allocations(provider["uuid"])
+        return allocations
 
     def _instance_of(self, consumer: str) -> str:
         for migration in objects.MigrationList.get_by_filters(self.context, {}):
@@ -242,25 +242,27 @@ class HeldCardsTestBase(HeldTestBase):
     def check(self) -> None:
         domains = self.by_domain()
         instances = self._instances()
-        found = self._claims(domains, instances)
-        for card, claims in found.items():
+        claims_by_card = self._claims(domains, instances)
+        for card, claims in claims_by_card.items():
             self.assertLessEqual(len(claims), 1, f"{card} is of two: {claims}")
-        self._check_dirty(found)
-        taken = {card for card, claims in found.items() if claims}
+        self._check_dirty(claims_by_card)
+        taken = {card for card, claims in claims_by_card.items() if claims}
         for uuid in self.groups().values():
             if self._get_provider_inventory(uuid):  # none before the rest of the request
                 total, reserved, used = self.counts(uuid, "PGPU")
                 self.assertLessEqual(
-                    total - reserved - used, len(kvm.ALL) - len(taken), f"offered: {found}"
+                    total - reserved - used, len(kvm.ALL) - len(taken), f"offered: {claims_by_card}"
                 )
         if self.is_stock:
             for row in self._rows():
                 if row.status == "available":
-                    self.assertEqual({}, found[row.address], f"stock Nova offers {row.address}")
+                    self.assertEqual(
+                        {}, claims_by_card[row.address], f"stock Nova offers {row.address}"
+                    )
         self._check_own(domains, instances)
 
-    def _check_dirty(self, found: dict[str, dict[str, set[str]]]) -> None:
-        for card, claims in found.items():
+    def _check_dirty(self, claims_by_card: dict[str, dict[str, set[str]]]) -> None:
+        for card, claims in claims_by_card.items():
             for uuid, by in claims.items():
                 if "domain" not in by:
                     continue
@@ -274,15 +276,17 @@ class HeldCardsTestBase(HeldTestBase):
         self.assertEqual(set(), self.dirty.keys() - claimed, "stock Nova gets it uncleaned")
 
     def check_end(self) -> None:
-        found = self.claims()
-        taken = {card for card, claims in found.items() if claims}
+        claims_by_card = self.claims()
+        taken = {card for card, claims in claims_by_card.items() if claims}
         domains = self.by_domain()
         resized = any(server["status"] == "VERIFY_RESIZE" for server in self._servers())
         for server in self._servers():
             # What Nova has given up to move it leaves as it was then.
             if server["status"] in ("ACTIVE", "SHUTOFF") and server["id"] not in self.failed:
                 self._check_records(server, domains.get(server["id"], set()))
-        sources = {by for claims in found.values() for held in claims.values() for by in held}
+        sources = {
+            by for claims in claims_by_card.values() for held in claims.values() for by in held
+        }
         if self.is_stock:
             self.assertEqual({}, self.groups())
             self.assertNotIn("resources", sources)
@@ -295,7 +299,7 @@ class HeldCardsTestBase(HeldTestBase):
                 used = {card for card, allocations in self._of_stock().items() if allocations}
                 self.assertEqual(taken, used)
             return
-        self.assertTrue(sources <= {"domain", "resources"}, found)
+        self.assertTrue(sources <= {"domain", "resources"}, claims_by_card)
         self.assertEqual({}, self._of_stock())
         if not resized:
             self.assertInventory(total=4, used=len(taken))
@@ -306,17 +310,17 @@ class HeldCardsTestBase(HeldTestBase):
         instance = self.instance(server)
         aliases = _aliases(instance.pci_requests)
         if (spec := self.request_spec(server)) is not None:
-            found = (spec.flavor.extra_specs, _aliases(spec.pci_requests))
-            self.assertEqual((wanted, aliases), found)
-        asked = dict.fromkeys(("a2", "nic"), 0)
+            words = (spec.flavor.extra_specs, _aliases(spec.pci_requests))
+            self.assertEqual((wanted, aliases), words)
+        counts = dict.fromkeys(("a2", "nic"), 0)
         if "pci_passthrough:alias" in wanted:
             for text in wanted["pci_passthrough:alias"].split(","):
                 name, _, number = text.partition(":")
-                asked[name] += int(number)
-        self.assertEqual(sorted(name for name, count in asked.items() if count), aliases)
+                counts[name] += int(number)
+        self.assertEqual(sorted(name for name, count in counts.items() if count), aliases)
         own = int(wanted["gpus"].removeprefix("= ")) if "gpus" in wanted else 0
-        self.assertEqual(0, own if self.is_stock else asked["a2"], wanted)
-        self.assertEqual(own + asked["a2"], len(cards), f"cards of {server['id']}")
+        self.assertEqual(0, own if self.is_stock else counts["a2"], wanted)
+        self.assertEqual(own + counts["a2"], len(cards), f"cards of {server['id']}")
         self.assertEqual({"host1": own} if own else {}, self.allocated(server))
         self.assertEqual(sorted(cards) if own else [], self.recorded(server))
 

@@ -49,8 +49,8 @@ class HeldMediatedTestBase(held.HeldTestBase, stock.StockMediatedTestBase):
 
     def made(self) -> dict[str, str]:
         """Return by uuid the card of each mediated device that there is."""
-        found = mdev.devices(self.hosts["host1"].roots)
-        return {uuid: str(item.parent) for uuid, item in found.items()}
+        devices = mdev.devices(self.hosts["host1"].roots)
+        return {uuid: str(item.parent) for uuid, item in devices.items()}
 
     def claims(self) -> tuple[dict[str, set[str]], dict[str, str]]:
         """Return by device the instances that have it, and the card of each."""
@@ -71,14 +71,14 @@ class HeldMediatedTestBase(held.HeldTestBase, stock.StockMediatedTestBase):
 
     def free(self) -> dict[str, int]:
         """Return by provider of stock Nova or nova-gpu how many of its type Placement gives."""
-        found = {}
+        amounts = {}
         for provider in self._get_all_providers():
             name = provider["name"]
             has_any = "VGPU" in self._get_provider_inventory(provider["uuid"])
             if has_any and (providers.function_of(name) or name.endswith(self.TYPE)):
                 total, reserved, used = self.counts(provider["uuid"])
-                found[name] = total - reserved - used
-        return found
+                amounts[name] = total - reserved - used
+        return amounts
 
     def check(self) -> None:
         domains, instances = self.by_domain(), self._instances()
@@ -104,23 +104,23 @@ class HeldMediatedTestBase(held.HeldTestBase, stock.StockMediatedTestBase):
 
     def check_end(self) -> None:
         domains, made = self.by_domain(), self.made()
-        given = set[str]().union(*domains.values())
+        uuids = set[str]().union(*domains.values())
         defined = self.devices["host1"].defined
         for server in self._servers():
             if server["status"] in ("ACTIVE", "SHUTOFF") and server["id"] not in self.failed:
                 self._check_records(server, domains.get(server["id"], set()))
         if self.is_stock:
             self.assertEqual({}, self.inventories())
-            self.assertLessEqual(given, defined)
+            self.assertLessEqual(uuids, defined)
             return
-        self.assertEqual(set(), given & defined)
+        self.assertEqual(set(), uuids & defined)
         # Until a resize is confirmed stock Nova's vGPUs are counted for its migration.
         if not any(server["status"] == "VERIFY_RESIZE" for server in self._servers()):
             # Nova counts on for a resized instance that is deleted while nova-compute is down; a
             # way back that was killed may have made one that is empty.
             for name in self.providers():
                 self.assertIn(self.free().get(name, 0), (0, _EACH), name)
-            counts = _EACH * len(_CARDS), len(made.keys() - given), len(given)
+            counts = _EACH * len(_CARDS), len(made.keys() - uuids), len(uuids)
             self.assertEqual(counts, self.inventories()[65])
         self.assertEqual((), self.judge().differences)
 

@@ -69,8 +69,8 @@ class StockTestBase(aliases.AliasesTestBase):
 
     def rows(self, server: Server) -> list[str]:
         """Return the PCI functions that stock Nova's tracker counts for the instance."""
-        found = objects.PciDeviceList.get_by_instance_uuid(self.context, server["id"])
-        return [row.address for row in found]
+        rows = objects.PciDeviceList.get_by_instance_uuid(self.context, server["id"])
+        return [row.address for row in rows]
 
     @contextlib.contextmanager
     def reading(self, host: str) -> Iterator[gather.Sources]:
@@ -253,7 +253,7 @@ class Adopting(StockTestBase):
             self.context, server["id"], expected_attrs=["flavor", "pci_requests"]
         )
         spec = objects.RequestSpec.get_by_instance_uuid(self.context, server["id"])
-        for kept in (instance, spec):
-            self.assertEqual(f"= {len(cards)}", kept.flavor.extra_specs["gpus"])
-            self.assertNotIn("pci_passthrough:alias", kept.flavor.extra_specs)
-            self.assertEqual([], list(kept.pci_requests.requests))
+        for record in (instance, spec):
+            self.assertEqual(f"= {len(cards)}", record.flavor.extra_specs["gpus"])
+            self.assertNotIn("pci_passthrough:alias", record.flavor.extra_specs)
+            self.assertEqual([], list(record.pci_requests.requests))

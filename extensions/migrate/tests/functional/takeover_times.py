@@ -69,9 +69,9 @@ def measure(options: argparse.Namespace, stream: TextIO) -> NoReturn:
             running.leave(self._tell)
 
         def _tell(self) -> int:
-            found = list(self._rows())  # the commands print their steps to standard error
+            table = list(self._rows())  # the commands print their steps to standard error
             with contextlib.redirect_stdout(stream):
-                report.show(found, as_json=options.json, notes=NOTES)
+                report.show(table, as_json=options.json, notes=NOTES)
             stream.flush()
             return 0
 
@@ -83,7 +83,9 @@ def measure(options: argparse.Namespace, stream: TextIO) -> NoReturn:
                 self.boot(flavor)
             self.computes["host1"].stop()
             self.divide(by_stock=False)
-            obstacles = [str(each) for item in self.look().holdings for each in item.obstacles]
+            obstacles = [
+                str(obstacle) for item in self.look().holdings for obstacle in item.obstacles
+            ]
             if obstacles:
                 raise SystemExit("\n".join(obstacles))
             yield self._row("adopt, its plan", self.look)

@@ -48,7 +48,7 @@ class AdoptTest(stock.Adopting):
         moved, shelved, begun = (self.boot_by_alias() for _ in range(3))
         self.change_driver()
         takeover, holdings = self.takeover(), self.look().holdings
-        holdings = tuple(each for each in holdings if each.instance.uuid != begun["id"])
+        holdings = tuple(holding for holding in holdings if holding.instance.uuid != begun["id"])
         for holding in self.look().holdings:
             takeover.respecify(holding)
         # The requests to Placement grow with the number of instances, and not with its square.

@@ -131,7 +131,9 @@ class AdoptTest(Mediated):
         self.periods(2)
         self.leaves = dict.fromkeys(("vgpu", "reserved"), "stock Nova leaves its device")
         (name,) = self.providers()
-        (uuid,) = [each["uuid"] for each in self._get_all_providers() if each["name"] == name]
+        (uuid,) = [
+            provider["uuid"] for provider in self._get_all_providers() if provider["name"] == name
+        ]
         self.assertEqual((4, 4, 0), self.counts(uuid))
         self.assertVGPUs(other := self.boot(self.flavor(**{VGPU: "1"})), self.recorded(other))
         self.computes["host1"].stop()

@@ -39,9 +39,11 @@ class Leaving(stock.Adopting):
             self.context, server["id"], expected_attrs=["flavor", "pci_requests"]
         )
         spec = objects.RequestSpec.get_by_instance_uuid(self.context, server["id"])
-        for kept in (instance, spec):
-            self.assertEqual({"pci_passthrough:alias": f"a2:{len(cards)}"}, kept.flavor.extra_specs)
-            (request,) = kept.pci_requests.requests
+        for record in (instance, spec):
+            self.assertEqual(
+                {"pci_passthrough:alias": f"a2:{len(cards)}"}, record.flavor.extra_specs
+            )
+            (request,) = record.pci_requests.requests
             self.assertEqual(("a2", None), (request.alias_name, request.requester_id))
 
 
@@ -75,7 +77,7 @@ class LeaveTest(Leaving):
         """Stock Nova would give it as its last guest has left it."""
         server = self.boot(self.gpu_flavor(1))
         (card,) = self.recorded(server)
-        free = next(each for each in kvm.ALL if each != card)
+        free = next(address for address in kvm.ALL if address != card)
         self.go_back()
         for proof in (self.state() / "gpu-clean").glob(f"{free}*"):
             proof.unlink()
@@ -126,7 +128,7 @@ class LeaveTest(Leaving):
     def test_an_instance_that_waits_to_be_built(self) -> None:
         """Placement counts its GPU, and stock Nova would build it with none."""
         server, waits = self.boot(self.gpu_flavor(1)), self.boot(self.gpu_flavor(1))
-        had = {each["id"]: self.recorded(each) for each in (server, waits)}
+        had = {guest["id"]: self.recorded(guest) for guest in (server, waits)}
         self.go_back()
         instance = self.instance(waits)
         instance.host = None
@@ -137,5 +139,5 @@ class LeaveTest(Leaving):
         instance.host = "host1"
         instance.save()
         self.finish_leaving()
-        for each in (server, waits):
-            self.assertLeft(each, had[each["id"]])
+        for guest in (server, waits):
+            self.assertLeft(guest, had[guest["id"]])

@@ -16,9 +16,9 @@ class ShadowTest(stock.StockTestBase):
 
     def test_what_would_be_offered_is_offered(self) -> None:
         self.boot_by_alias()
-        found = self.look()
-        self.assertEqual((), found.unread)
-        (group,) = found.groups
+        report = self.look()
+        self.assertEqual((), report.unread)
+        (group,) = report.groups
         self.assertEqual(("PGPU", 4), (group.resource_class, group.total))
         self.assertEqual({}, self.groups())
         self.device_spec()

@@ -121,19 +121,19 @@ class Crashing(held.HeldTestBase):
         act = {"ask": self.ask_something, "again": lambda: self._work(command)}.get(way)
         places = outside.Outside(place, act or outside.kill)
         self.take_options(is_stock=command == "leave")
-        said = io.StringIO()
+        output = io.StringIO()
         status, was_refused = None, False
         with (
             self._as_command(places),
             places.watched(),
-            contextlib.redirect_stdout(said),
-            contextlib.redirect_stderr(said),
+            contextlib.redirect_stdout(output),
+            contextlib.redirect_stderr(output),
         ):
             status, was_refused = self._work(command)
         # One that refuses has changed nothing, and nova-compute gets the options that it had.
         if not was_refused or places.passed:
             self.is_stock = command == "leave" and status == 0
-        reasons = [line for line in said.getvalue().splitlines() if line.startswith("nova-gpu")]
+        reasons = [line for line in output.getvalue().splitlines() if line.startswith("nova-gpu")]
         self.note(f"{command}: {way} {places.done_at}, status {status} {' '.join(reasons)}")
         if command == "leave" and status == 0:
             self.expect_free_are_clean()
@@ -246,7 +246,7 @@ class Crashing(held.HeldTestBase):
         # where Placement refuses that, does not start. It gives a resize another free card than
         # Placement has counted, if there is one, and never puts that right.
         if what == "resize" and self.REPORTED and (not self.is_up or self.are_several_free()):
-            servers = [each for each in servers if names.PCI_ALIAS not in _words(each)]
+            servers = [server for server in servers if names.PCI_ALIAS not in _words(server)]
         if servers:
             self.ask(what, self.chance.choice(servers))
 
@@ -315,10 +315,10 @@ class Crashing(held.HeldTestBase):
 
     def servers(self) -> list[Server]:
         """Return the instances that no task is under way for, the oldest first."""
-        servers = [each for each in self._servers() if each["OS-EXT-STS:task_state"] is None]
+        servers = [server for server in self._servers() if server["OS-EXT-STS:task_state"] is None]
         order = list(self.first)
         return sorted(
-            servers, key=lambda each: (each["id"] not in order, each["created"], each["id"])
+            servers, key=lambda server: (server["id"] not in order, server["created"], server["id"])
         )
 
 

@@ -94,7 +94,7 @@ class ExtraSpecsTest(unittest.TestCase):
             "trait:CUSTOM_GPU_MODEL_X": "required",
             "trait:HW_CPU_X86_AVX2": "required",
         }
-        asked = whole(flavor)
+        gpu_request = whole(flavor)
         for image_says in (False, True):
             self.assertEqual(
                 {
@@ -107,7 +107,7 @@ class ExtraSpecsTest(unittest.TestCase):
                     "trait_nova_gpu:CUSTOM_GPU_MODEL_X": "required",
                     "trait:HW_CPU_X86_AVX2": "required",
                 },
-                query.extra_specs(flavor, asked, KNOWN, image_says=image_says),
+                query.extra_specs(flavor, gpu_request, KNOWN, image_says=image_says),
             )
 
     def test_a_class_for_the_model_is_in_the_group_of_the_gpus(self) -> None:
@@ -126,8 +126,8 @@ class ExtraSpecsTest(unittest.TestCase):
             specs: dict[str, str] | None = flavor
             for _ in range(2):
                 specs = query.extra_specs(specs or {}, whole(specs or {}), KNOWN, **kwargs)
-            found = {key: n for key, n in (specs or {}).items() if key.startswith("resources")}
-            self.assertEqual(expected, found)
+            resources = {key: n for key, n in (specs or {}).items() if key.startswith("resources")}
+            self.assertEqual(expected, resources)
 
 
 VGPU_KNOWN = {
@@ -156,8 +156,10 @@ class VGPUQueryTest(unittest.TestCase):
         ):
             words = {"vgpus": "1", **specs}
             group = {"resources_nova_vgpu:VGPU": "1", "trait_nova_vgpu:CUSTOM_GPU": "required"}
-            found = traits and {f"trait_nova_vgpu:CUSTOM_GPU_{key}": traits[key] for key in traits}
-            expected = None if found is None else {**words, **group, **found}
+            trait_words = traits and {
+                f"trait_nova_vgpu:CUSTOM_GPU_{key}": traits[key] for key in traits
+            }
+            expected = None if trait_words is None else {**words, **group, **trait_words}
             with self.subTest(specs):
                 self.assertEqual(expected, query.extra_specs(words, asked(**words), VGPU_KNOWN))
 
@@ -171,8 +173,8 @@ class VGPUQueryTest(unittest.TestCase):
         ):
             flavor = {**specs, **trait, "vgpu_type": "a"}
             both: dict[str, str] | None = flavor
-            for each in (whole(flavor), asked(**flavor)):
-                both = query.extra_specs(both or {}, each, ())
+            for own_request in (whole(flavor), asked(**flavor)):
+                both = query.extra_specs(both or {}, own_request, ())
             with self.subTest(specs):
-                found = [key for key in both or () if key.endswith("ARCH_FERMI")]
-                self.assertEqual([f"trait{suffix}:CUSTOM_GPU_ARCH_FERMI"], found)
+                keys = [key for key in both or () if key.endswith("ARCH_FERMI")]
+                self.assertEqual([f"trait{suffix}:CUSTOM_GPU_ARCH_FERMI"], keys)

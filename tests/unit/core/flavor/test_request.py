@@ -15,10 +15,10 @@ KEPLER = "CUSTOM_GPU_ARCH_KEPLER"
 
 def refusal(extra_specs: dict[str, str]) -> str:
     try:
-        found = request.of(extra_specs).whole
+        gpu_request = request.of(extra_specs).whole
     except exception.InvalidExtraSpec as e:
         return str(e)
-    raise AssertionError(f"{extra_specs} is read as {found}")
+    raise AssertionError(f"{extra_specs} is read as {gpu_request}")
 
 
 class WholeTest(unittest.TestCase):
@@ -35,7 +35,7 @@ class WholeTest(unittest.TestCase):
                 self.assertIsNone(request.of(specs).whole)
 
     def test_novas_own_keys(self) -> None:
-        asked = whole(
+        gpu_request = whole(
             {
                 "resources:PGPU": "2",
                 f"trait:{FERMI}": "required",
@@ -47,7 +47,9 @@ class WholeTest(unittest.TestCase):
             }
         )
         expected = GroupRequest("", 2, frozenset({FERMI, "HW_GPU_API_VULKAN"}), frozenset({KEPLER}))
-        self.assertEqual((2, (expected,), True), (asked.count, asked.groups, asked.counted))
+        self.assertEqual(
+            (2, (expected,), True), (gpu_request.count, gpu_request.groups, gpu_request.counted)
+        )
 
     def test_contradictions_and_nonsense(self) -> None:
         for specs, parts in (
@@ -92,12 +94,15 @@ class WholeTest(unittest.TestCase):
                 *(False, {"PGPU": 2, f"{a2}1": 1, f"{a2}2": 1}, {}),
             ),
         ):
-            found = request.of(specs)
+            flavor_request = request.of(specs)
             self.assertEqual(
                 (expected, uncounted),
-                (found.counts(by_model=by_model), found.uncounted(by_model=by_model)),
+                (
+                    flavor_request.counts(by_model=by_model),
+                    flavor_request.uncounted(by_model=by_model),
+                ),
             )
-        for specs, said in (
+        for specs, text in (
             (named | {f"resources:{a2}": "2"}, "the same number in both, and one model"),
             (counted | {f"resources:{a2}": "1"}, "the same number in both, and one model"),
             (counted | {f"resources:{a2}0": "2"}, "the same number in both, and one model"),
@@ -108,7 +113,7 @@ class WholeTest(unittest.TestCase):
                 "allowed: resources:CUSTOM_GPU_MODEL_A30",
             ),
         ):
-            with self.assertRaisesRegex(exception.InvalidExtraSpec, said):
+            with self.assertRaisesRegex(exception.InvalidExtraSpec, text):
                 request.of(specs).check()
 
 
@@ -123,9 +128,9 @@ class VGPUTest(unittest.TestCase):
             ({"resources1:VGPU": "1", "resources2:VGPU": "1", "vgpu_type": "a"}, 2, "a", True),
         ):
             with self.subTest(specs):
-                found = asked(**specs)
-                self.assertEqual((count, counted), (found.count, found.counted))
-                self.assertEqual(vgpu_type, found.type and found.type.equal_to)
+                vgpu_request = asked(**specs)
+                self.assertEqual((count, counted), (vgpu_request.count, vgpu_request.counted))
+                self.assertEqual(vgpu_type, vgpu_request.type and vgpu_request.type.equal_to)
 
 
 class VGPUOfEachTest(unittest.TestCase):
@@ -171,11 +176,11 @@ class VGPUOfEachTest(unittest.TestCase):
 
 class FlavorRequestTest(unittest.TestCase):
     def test_a_word_is_refused_to_who_judges_it(self) -> None:
-        asked = request.of({"gpus": "1", "gpu:option_rom": "perhaps", "vgpu_type": "a"})
-        assert asked.whole
-        self.assertEqual(1, asked.whole.count)
-        self.assertTrue(asked.asks_for_gpus)
-        for judge in (asked.check_guest_options, asked.check):
+        flavor_request = request.of({"gpus": "1", "gpu:option_rom": "perhaps", "vgpu_type": "a"})
+        assert flavor_request.whole
+        self.assertEqual(1, flavor_request.whole.count)
+        self.assertTrue(flavor_request.asks_for_gpus)
+        for judge in (flavor_request.check_guest_options, flavor_request.check):
             self.assertRaises(exception.InvalidExtraSpec, judge)
 
     def test_whether_it_asks_at_all_however_badly(self) -> None:
@@ -191,10 +196,14 @@ class FlavorRequestTest(unittest.TestCase):
             ({"resources:CUSTOM_FPGA": "0", "resources:VCPU": "1"}, False, False, False, True),
             ({"accel:device_profile": "x"}, False, False, False, False),
         ):
-            asked = request.of(specs)
+            flavor_request = request.of(specs)
             with self.subTest(specs):
-                self.assertEqual((gpus, vgpus), (asked.asks_for_gpus, asked.asks_for_vgpus))
-                self.assertEqual((words, cpu_only), (bool(asked.vgpu_words), asked.is_cpu_only))
+                self.assertEqual(
+                    (gpus, vgpus), (flavor_request.asks_for_gpus, flavor_request.asks_for_vgpus)
+                )
+                self.assertEqual(
+                    (words, cpu_only), (bool(flavor_request.vgpu_words), flavor_request.is_cpu_only)
+                )
 
     def test_the_hypervisor_with_gpus_and_without(self) -> None:
         for specs, name in (
@@ -204,9 +213,9 @@ class FlavorRequestTest(unittest.TestCase):
             ({"hypervisor_type": "LXC", "vgpus": "1"}, None),
             ({"hypervisor_type": "LXC", "gpus": "1"}, "lxc"),
         ):
-            found = request.of(specs).hypervisor
+            hypervisor = request.of(specs).hypervisor
             with self.subTest(specs):
-                self.assertEqual(name, found and found.equal_to)
+                self.assertEqual(name, hypervisor and hypervisor.equal_to)
         self.assertRaises(exception.InvalidExtraSpec, request.of({"hypervisor": "= 1"}).check)
 
 
@@ -226,5 +235,5 @@ class StopTest(unittest.TestCase):
             (None, "relaese", release, keep),
         ):
             with self.subTest(flavor=flavor, image=image, host=host):
-                asked = request.of({} if flavor is None else {"gpu:on_stop": flavor})
-                self.assertIs(expected is release, asked.gives_back(image, host))
+                flavor_request = request.of({} if flavor is None else {"gpu:on_stop": flavor})
+                self.assertIs(expected is release, flavor_request.gives_back(image, host))

@@ -10,7 +10,7 @@ from nova_gpu.core.flavor import request, validation
 
 class MistakesTest(unittest.TestCase):
     def found(self, **specs: str) -> list[str]:
-        return [each.partition("=")[0] for each in validation.mistakes(request.of(specs))]
+        return [mistake.partition("=")[0] for mistake in validation.mistakes(request.of(specs))]
 
     def test_none(self) -> None:
         for specs in (
@@ -59,10 +59,12 @@ class MistakesTest(unittest.TestCase):
         kepler = "trait:CUSTOM_GPU_ARCH_KEPLER"
         for word in ("gpu_arch", "trait:CUSTOM_GPU_ARCH_TESLA"):
             value = "required" if ":" in word else "fermi"
-            (found,) = validation.mistakes(
+            (mistake,) = validation.mistakes(
                 request.of({"gpus": "1", word: value, kepler: "required"})
             )
-            self.assertIn(f"{kepler}='required': no GPU has it as well as CUSTOM_GPU_ARCH_", found)
+            self.assertIn(
+                f"{kepler}='required': no GPU has it as well as CUSTOM_GPU_ARCH_", mistake
+            )
         # Each of two groups may have its own.
         groups = {"resources1:PGPU": "1", "resources2:PGPU": "1", "group_policy": "none"}
         traits = {f"trait1{kepler[5:]}": "required", "trait2:CUSTOM_GPU_ARCH_TESLA": "required"}
@@ -84,8 +86,8 @@ class MistakesTest(unittest.TestCase):
             ("gpu:nothing_like_it", "there are: gpu:distribution, gpu:guest_topology"),
         ):
             with self.subTest(key=key):
-                (found,) = validation.mistakes(request.of({key: "1"}))
-                self.assertIn(f"{key}='1': unknown property; {text}", found)
+                (mistake,) = validation.mistakes(request.of({key: "1"}))
+                self.assertIn(f"{key}='1': unknown property; {text}", mistake)
 
 
 class VGPUTest(unittest.TestCase):
@@ -112,5 +114,7 @@ class VGPUTest(unittest.TestCase):
             ({"vgpus": "1", "gpu:vgpu_params": "a=1,a=2"}, ["gpu:vgpu_params"]),
         ):
             with self.subTest(specs):
-                found = [text.partition("=")[0] for text in validation.mistakes(request.of(specs))]
-                self.assertEqual(keys, found)
+                mistakes = [
+                    text.partition("=")[0] for text in validation.mistakes(request.of(specs))
+                ]
+                self.assertEqual(keys, mistakes)

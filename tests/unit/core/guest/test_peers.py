@@ -32,7 +32,7 @@ class SupportsTest(base.BaseTestCase):
             self.assertFalse(peers.supports(card(product)), product)
 
     def test_versions(self) -> None:
-        for product, libvirt, qemu, said in (
+        for product, libvirt, qemu, expected in (
             (H100, 8002000, 8001000, None),
             (P100, 8002000, 6002000, None),
             (H100, 8001000, 8001000, "libvirt 8.2.0"),
@@ -40,17 +40,17 @@ class SupportsTest(base.BaseTestCase):
             (P100, None, 8001000, "not known"),
             (P100, 8002000, None, "not known"),
         ):
-            found = peers.too_old(product, libvirt, qemu)
-            self.assertEqual(said is None, found is None)
-            self.assertIn(said or "", found or "")
+            reason = peers.too_old(product, libvirt, qemu)
+            self.assertEqual(expected is None, reason is None)
+            self.assertIn(expected or "", reason or "")
 
 
 class CliquesTest(base.BaseTestCase):
     def test_one_for_each_product(self) -> None:
         held = [card(H100, 1), card(P100, 2), card(RTX, 3), card(H100, 4), card(P100, 5)]
-        found = {str(address): number for address, number in peers.cliques(held).items()}
+        cliques = {str(address): number for address, number in peers.cliques(held).items()}
         expected = {"0000:01:00.0": 0, "0000:04:00.0": 0, "0000:02:00.0": 1, "0000:05:00.0": 1}
-        self.assertEqual(expected, found)
+        self.assertEqual(expected, cliques)
         self.assertEqual({}, peers.cliques(held[:3]))
 
     def test_there_are_sixteen(self) -> None:

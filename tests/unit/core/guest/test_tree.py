@@ -23,7 +23,7 @@ MACHINES = int(os.environ.get("TREE_MACHINES", "300"))
 
 def machine(drawn: random.Random) -> list[GPU]:
     """Roots lie on one node, switches below one root, and cards behind a port or a switch."""
-    found, bus = [], iter(range(1, 255))
+    gpus, bus = [], iter(range(1, 255))
     nodes = drawn.choice([[None], [0], [0, 1], [0, 1, 2, 3]])
     for root in range(drawn.randint(1, 8)):
         node = drawn.choice(nodes)
@@ -34,8 +34,8 @@ def machine(drawn: random.Random) -> list[GPU]:
             if name and drawn.random() < 0.5:
                 behind, switch = drawn.randint(1, 4), f"0000:{next(bus):02x}:00.0"
             for _ in range(behind):
-                found.append(placed(f"0000:{next(bus):02x}:00.0", node, name, switch))
-    return found
+                gpus.append(placed(f"0000:{next(bus):02x}:00.0", node, name, switch))
+    return gpus
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,12 +47,12 @@ class Seen:
     switch: int | None
 
 
-def place(found: Tree, card: GPU) -> Seen:
-    by_index = {each.index: each for each in found.controllers}
-    above = [by_index[found.behind[card.address]]]
+def place(guest_tree: Tree, card: GPU) -> Seen:
+    by_index = {controller.index: controller for controller in guest_tree.controllers}
+    above = [by_index[guest_tree.behind[card.address]]]
     while above[-1].above:
         above.append(by_index[above[-1].above])
-    models = [each.model for each in reversed(above)]
+    models = [controller.model for controller in reversed(above)]
     switched = [Model.EXPANDER, Model.ROOT_PORT, Model.UPSTREAM, Model.DOWNSTREAM]
     if models not in (switched, switched[:2]):
         raise AssertionError(models)
@@ -60,47 +60,59 @@ def place(found: Tree, card: GPU) -> Seen:
 
 
 class PropertyTest(unittest.TestCase):
-    def assertAlike(self, held: Sequence[GPU], found: Tree) -> None:
+    def assertAlike(self, held: Sequence[GPU], guest_tree: Tree) -> None:
         for one, other in itertools.combinations(held, 2):
-            here, there = place(found, one), place(found, other)
+            here, there = place(guest_tree, one), place(guest_tree, other)
             same_root = one.pci_root is not None and one.pci_root == other.pci_root
             same_switch = one.pcie_switch is not None and one.pcie_switch == other.pcie_switch
             self.assertEqual(one.numa_node == other.numa_node, here.node == there.node)
             self.assertEqual(same_root, here.root == there.root)
             self.assertEqual(same_switch, here.switch == there.switch is not None)
 
-    def assertSound(self, found: Tree) -> None:
+    def assertSound(self, guest_tree: Tree) -> None:
         """libvirt and firmware take it: indexes without a gap, each slot once, bus numbers apart"""
-        indexes = [each.index for each in found.controllers]
+        indexes = [controller.index for controller in guest_tree.controllers]
         self.assertEqual(list(range(1, len(indexes) + 1)), indexes)
-        self.assertTrue(all(each.above < each.index for each in found.controllers))
-        below = [each for each in found.controllers if each.model is not Model.EXPANDER]
-        slots = [(each.above, each.slot) for each in below]
+        self.assertTrue(
+            all(controller.above < controller.index for controller in guest_tree.controllers)
+        )
+        below = [
+            controller
+            for controller in guest_tree.controllers
+            if controller.model is not Model.EXPANDER
+        ]
+        slots = [(controller.above, controller.slot) for controller in below]
         self.assertEqual(len(slots), len(set(slots)))
-        self.assertEqual(len(found.behind), len(set(found.behind.values())))
-        expanders = [each for each in found.controllers if each.model is Model.EXPANDER]
-        for each, following in itertools.pairwise([*expanders, None]):
-            assert each is not None
+        self.assertEqual(len(guest_tree.behind), len(set(guest_tree.behind.values())))
+        expanders = [
+            controller
+            for controller in guest_tree.controllers
+            if controller.model is Model.EXPANDER
+        ]
+        for expander, following in itertools.pairwise([*expanders, None]):
+            assert expander is not None
             end = 256 if following is None else following.bus_number
-            assert each.bus_number is not None and end is not None
-            self.assertGreaterEqual(end - each.bus_number, 1 + self._buses(found, each))
-            self.assertTrue(64 <= each.bus_number <= 254)
+            assert expander.bus_number is not None and end is not None
+            self.assertGreaterEqual(
+                end - expander.bus_number, 1 + self._buses(guest_tree, expander)
+            )
+            self.assertTrue(64 <= expander.bus_number <= 254)
 
-    def assertPlacesApart(self, found: Tree) -> None:
+    def assertPlacesApart(self, guest_tree: Tree) -> None:
         """No two cards, and no card and a switch, are at one address: each bridge has its bus."""
-        places = found.places()
-        taken = [each.address for each in places.values()]
-        taken += {each.switch for each in places.values() if each.switch}
-        self.assertEqual(found.behind.keys(), places.keys())
+        places = guest_tree.places()
+        taken = [place.address for place in places.values()]
+        taken += {place.switch for place in places.values() if place.switch}
+        self.assertEqual(guest_tree.behind.keys(), places.keys())
         self.assertEqual(len(taken), len(set(taken)))
-        self.assertLessEqual(max((each.bus for each in taken), default=0), 255)
+        self.assertLessEqual(max((address.bus for address in taken), default=0), 255)
 
-    def _buses(self, found: Tree, expander: Controller) -> int:
+    def _buses(self, guest_tree: Tree, expander: Controller) -> int:
         """Each bridge below it has a bus behind it."""
         under = {expander.index}
-        for each in found.controllers:
-            if each.above in under:
-                under.add(each.index)
+        for controller in guest_tree.controllers:
+            if controller.above in under:
+                under.add(controller.index)
         return len(under) - 1
 
     def test_random_machines(self) -> None:
@@ -109,22 +121,26 @@ class PropertyTest(unittest.TestCase):
             there = machine(drawn)
             held = drawn.sample(there, drawn.randint(1, len(there))) if there else []
             with self.subTest(seed=seed):
-                found = tree.of(held)
-                assert found is not None
-                self.assertEqual({each.address for each in held}, found.behind.keys())
-                self.assertAlike(held, found)
-                self.assertPlacesApart(found)
-                self.assertSound(found)
+                guest_tree = tree.of(held)
+                assert guest_tree is not None
+                self.assertEqual({card.address for card in held}, guest_tree.behind.keys())
+                self.assertAlike(held, guest_tree)
+                self.assertPlacesApart(guest_tree)
+                self.assertSound(guest_tree)
 
 
 class TreeTest(unittest.TestCase):
     def test_what_is_not_known(self) -> None:
         """Two cards of which nothing is known are on no root together."""
-        found = tree.of([placed("0000:01:00.0", None, None), placed("0000:02:00.0", None, None)])
-        assert found is not None
-        self.assertEqual([None, None, None, None], [each.node for each in found.controllers])
-        self.assertEqual([2, 4], list(found.behind.values()))
-        self.assertEqual((), found.nodes)
+        guest_tree = tree.of(
+            [placed("0000:01:00.0", None, None), placed("0000:02:00.0", None, None)]
+        )
+        assert guest_tree is not None
+        self.assertEqual(
+            [None, None, None, None], [controller.node for controller in guest_tree.controllers]
+        )
+        self.assertEqual([2, 4], list(guest_tree.behind.values()))
+        self.assertEqual((), guest_tree.nodes)
 
     def test_too_many(self) -> None:
         roots = [placed(f"0000:{bus:02x}:00.0", 0, f"pci0000:{bus:02x}") for bus in range(1, 18)]
@@ -157,19 +173,19 @@ class SaysMoreTest(unittest.TestCase):
 
 class CellsTest(unittest.TestCase):
     def test_what_is_left_over(self) -> None:
-        found = tree.cells((0, 1, 2), 4, 1025)
-        self.assertEqual([range(2), range(2, 3), range(3, 4)], [each.cpus for each in found])
-        self.assertEqual([342, 342, 341], [each.memory_mib for each in found])
+        cells = tree.cells((0, 1, 2), 4, 1025)
+        self.assertEqual([range(2), range(2, 3), range(3, 4)], [cell.cpus for cell in cells])
+        self.assertEqual([342, 342, 341], [cell.memory_mib for cell in cells])
 
     def test_fewer_processors_than_nodes(self) -> None:
         """The first one has it: no guest boots from a node without."""
-        self.assertEqual([1, 0], [len(each.cpus) for each in tree.cells((0, 1), 1, 512)])
+        self.assertEqual([1, 0], [len(cell.cpus) for cell in tree.cells((0, 1), 1, 512)])
 
 
 class ListTest(unittest.TestCase):
     def test_all_of_a_card(self) -> None:
         product = Product("10de", "2330", "H100 SXM5 80GB", memory_mib=81559)
-        one, other = (dataclasses.replace(each, product=product) for each in PAIR)
+        one, other = (dataclasses.replace(card, product=product) for card in PAIR)
         joined = dataclasses.replace(one, links=(Link(other.address, LinkType.NVLINK, 18),))
         self.assertEqual(
             {
@@ -188,14 +204,14 @@ class ListTest(unittest.TestCase):
 
     def test_index_goes_by_the_guests_addresses(self) -> None:
         """nvidia-smi's does. Here the tree has the pair's root first, as that card came first."""
-        found = told(PAIR[1], ELSEWHERE, PAIR[0])
-        addresses = [each["address"] for each in found]
+        guest_devices = told(PAIR[1], ELSEWHERE, PAIR[0])
+        addresses = [device["address"] for device in guest_devices]
         self.assertEqual(sorted(map(str, addresses)), addresses)
-        self.assertEqual([0, 0, 1], [each["numa_node"] for each in found])
+        self.assertEqual([0, 0, 1], [device["numa_node"] for device in guest_devices])
 
     def test_parts(self) -> None:
-        found = devices.of_part(2, VGPUType("nvidia-63", "GRID P4-1Q", 1024))
-        self.assertEqual((2, "GRID P4-1Q", 1024), tuple(found.values())[:3])
+        device = devices.of_part(2, VGPUType("nvidia-63", "GRID P4-1Q", 1024))
+        self.assertEqual((2, "GRID P4-1Q", 1024), tuple(device.values())[:3])
         self.assertEqual("1g.18gb", devices.of_part(0, VGPUType("1g.18gb"))["model"])
 
 
@@ -222,16 +238,17 @@ class NcclTest(unittest.TestCase):
         )
 
     def test_what_is_not_known_is_left_to_nccl(self) -> None:
-        found = tree.of(PAIR)
-        assert found is not None
+        guest_tree = tree.of(PAIR)
+        assert guest_tree is not None
         places = {
-            card: dataclasses.replace(place, node=None) for card, place in found.places().items()
+            card: dataclasses.replace(place, node=None)
+            for card, place in guest_tree.places().items()
         }
-        said = devices.nccl_topology(devices.of_cards(PAIR, places, {}))
-        assert said is not None
-        self.assertIn('<cpu numaid="-1">', said)
-        self.assertIn('<pci busid="0000:fc:00.0" class="0x060400">', said)
-        self.assertNotIn("link_", said)
+        xml = devices.nccl_topology(devices.of_cards(PAIR, places, {}))
+        assert xml is not None
+        self.assertIn('<cpu numaid="-1">', xml)
+        self.assertIn('<pci busid="0000:fc:00.0" class="0x060400">', xml)
+        self.assertNotIn("link_", xml)
 
     def test_nothing_to_say(self) -> None:
         self.assertIsNone(devices.nccl_topology(told(ALONE)))
@@ -245,12 +262,14 @@ class MetadataTest(unittest.TestCase):
             cards.placed(f"0000:{bus:02x}:00.0", bus % 2, pci_root=f"pci0000:{bus:02x}")
             for bus in range(1, 17)
         ]
-        found = told(*held)
-        kept = devices.to_metadata(found)
-        self.assertLess(10, len(kept))
-        self.assertLessEqual(max(map(len, kept.values())), 255)
+        guest_devices = told(*held)
+        metadata = devices.to_metadata(guest_devices)
+        self.assertLess(10, len(metadata))
+        self.assertLessEqual(max(map(len, metadata.values())), 255)
         others = {"image_os_distro": "debian", "nova_gpu_released": "true"}
-        self.assertEqual(found, devices.of_metadata({**others, **dict(reversed(kept.items()))}))
+        self.assertEqual(
+            guest_devices, devices.of_metadata({**others, **dict(reversed(metadata.items()))})
+        )
 
     def test_what_nobody_wrote(self) -> None:
         self.assertEqual({}, devices.to_metadata([]))

@@ -34,9 +34,10 @@ class TraitsTest(unittest.TestCase):
 
     def test_what_they_are_near_to(self) -> None:
         present = {"CUSTOM_GPU_NEAR_NVME"}
-        found = group_traits.of_group(FERMI, "LXC", present, near=("nic",))
+        traits = group_traits.of_group(FERMI, "LXC", present, near=("nic",))
         self.assertEqual(
-            ["CUSTOM_GPU_NEAR_NIC"], [each for each in found if each.startswith(names.TRAIT_NEAR)]
+            ["CUSTOM_GPU_NEAR_NIC"],
+            [trait for trait in traits if trait.startswith(names.TRAIT_NEAR)],
         )
 
     def test_what_is_not_known(self) -> None:
@@ -57,8 +58,8 @@ class TraitsTest(unittest.TestCase):
         old = {"CUSTOM_GPU_ARCH_UNKNOWN", "CUSTOM_GPU_MODEL_X", "CUSTOM_GPU_MEMORY_MIB_1"}
         old |= {"CUSTOM_GPU_NUMA_ISLAND_8", "CUSTOM_GPU_NVLINK_ISLAND_8"}
         present = {"CUSTOM_RACK_7", "OWNER_NOVA"} | old
-        found = group_traits.of_group(FERMI, "LXC", present)
-        self.assertEqual({"CUSTOM_RACK_7", "OWNER_NOVA"}, found & present)
+        traits = group_traits.of_group(FERMI, "LXC", present)
+        self.assertEqual({"CUSTOM_RACK_7", "OWNER_NOVA"}, traits & present)
 
 
 class VGPUTraitsTest(unittest.TestCase):
@@ -93,16 +94,16 @@ class InventoryTest(unittest.TestCase):
 
     def test_room_in_one_guest(self) -> None:
         for most, max_unit in ((3, 3), (9, 8), (0, 1)):
-            found = inventory.inventory(8, 0, most=most)["PGPU"]
-            self.assertEqual((8, max_unit), (found["total"], found["max_unit"]))
+            amounts = inventory.inventory(8, 0, most=most)["PGPU"]
+            self.assertEqual((8, max_unit), (amounts["total"], amounts["max_unit"]))
 
 
 class VGPUInventoryTest(unittest.TestCase):
     def test_what_is_left_is_what_can_be_had(self) -> None:
         # A card that is part full, one that another type has, one that is empty
         rooms = [CardCapacity(4, 1, 3), CardCapacity(4, 0, 0), CardCapacity(4, 0, 4)]
-        found = inventory.inventory_of(rooms)[names.VGPU_RESOURCE_CLASS]
-        self.assertEqual((12, 4, 12), (found["total"], found["reserved"], found["max_unit"]))
+        amounts = inventory.inventory_of(rooms)[names.VGPU_RESOURCE_CLASS]
+        self.assertEqual((12, 4, 12), (amounts["total"], amounts["reserved"], amounts["max_unit"]))
         self.assertEqual(sum(room.free for room in rooms), 12 - 4 - 1)
 
     def test_of_nothing_there_is_none(self) -> None:

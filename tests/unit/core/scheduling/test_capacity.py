@@ -58,7 +58,7 @@ class AnswerTest(unittest.TestCase):
                 0,
                 "4 GPUs asked for, 3 of 8 free (2 out of service)",
             ),
-            ([asked(1, KEPLER)], host(group(8)), 0, "arch fermi, not kepler"),
+            ([asked(1, KEPLER)], host(group(8)), 0, "architecture fermi, not kepler"),
             (
                 [asked(1, ANY | {"CUSTOM_GPU_MODEL_TESLA_K80"})],
                 host(group(8, FERMI | {"CUSTOM_GPU_MODEL_TESLA_M2050"})),
@@ -103,7 +103,7 @@ class PackingTest(unittest.TestCase):
             ]
             isolate = chance.random() < 0.5
             with self.subTest(groups=groups, parts=parts, isolate=isolate):
-                expected = _brute_force(parts, groups, [each.free for each in groups], isolate)
+                expected = _brute_force(parts, groups, [group.free for group in groups], isolate)
                 (answer,) = capacity.answers(parts, {}, [host(*groups)], isolate=isolate)
                 self.assertEqual(expected, answer.instances)
 
@@ -132,7 +132,7 @@ class PackingTest(unittest.TestCase):
 def _brute_force(
     parts: Sequence[GroupRequest], groups: Sequence[Group], free: list[int], isolate: bool
 ) -> int:
-    found = 0
+    best = 0
     for way in itertools.product(range(len(groups)), repeat=len(parts)):
         left = list(free)
         for part, index in zip(parts, way, strict=True):
@@ -141,8 +141,8 @@ def _brute_force(
         if served and all(
             capacity.fits(part, groups[index]) for part, index in zip(parts, way, strict=True)
         ):
-            found = max(found, 1 + _brute_force(parts, groups, left, isolate))
-    return found
+            best = max(best, 1 + _brute_force(parts, groups, left, isolate))
+    return best
 
 
 A100 = GroupStats(
@@ -179,9 +179,9 @@ class ServesTest(unittest.TestCase):
             ({"gpus": "1", "gpu:topology": "nvlink"}, True, True),
         ):
             wanted = whole(specs)
-            found = tuple(fit.serves(group, wanted, wanted.groups[0]) for group in (A100, OLD))
+            answers = tuple(fit.serves(group, wanted, wanted.groups[0]) for group in (A100, OLD))
             with self.subTest(specs=specs):
-                self.assertEqual((known, old), found)
+                self.assertEqual((known, old), answers)
 
 
 class MostFreeTest(unittest.TestCase):
@@ -235,7 +235,7 @@ class SetsTest(unittest.TestCase):
             )
             for sets in ((((1, 6), (4, 1)),), (((1, 6), (2, 2)),), None)
         )
-        self.assertEqual([0, 1, 1], [each[0] for each in (with_set, without, unknown)])
+        self.assertEqual([0, 1, 1], [score[0] for score in (with_set, without, unknown)])
 
 
 class NearTest(unittest.TestCase):
@@ -245,14 +245,14 @@ class NearTest(unittest.TestCase):
         host = HostStats("QEMU", (GroupStats("10de:25b6", "ampere", "pci", 4),))
         free = (((-1, 0, -1, -1, 4),),)
         return [
-            rank.rank(vgpus_asked, Report(host, free, near=each and (each,)), Distribution.PACK)
-            for each in near
+            rank.rank(vgpus_asked, Report(host, free, near=pair and (pair,)), Distribution.PACK)
+            for pair in near
         ]
 
     def test_the_nearest_first(self) -> None:
         specs = {"gpus": "2", "gpu:near": "nic"}
         hosts = ((2, 4, 0, 0), (1, 4, 0, 0), (0, 4, 0, 0), (0, 1, 0, 0), (0, 0, 2, 4))
-        found = self.ranked(specs, *hosts, None, (0, 0))
-        self.assertEqual(sorted(found), found)
-        self.assertEqual(5, len(set(found)))
-        self.assertEqual(1, len(set(found[4:])))
+        ranks = self.ranked(specs, *hosts, None, (0, 0))
+        self.assertEqual(sorted(ranks), ranks)
+        self.assertEqual(5, len(set(ranks)))
+        self.assertEqual(1, len(set(ranks[4:])))

@@ -42,14 +42,14 @@ class ShortageTest(unittest.TestCase):
             ),
             ("2", [Inventory(8, 0, 7, max_unit=2)], "2 GPUs asked for, 1 of 8 free"),
         ):
-            asked = whole({"gpus": count})
+            gpu_request = whole({"gpus": count})
             with self.subTest(count=count, offers=offers):
-                reason = no_valid_host.shortage(asked, asked.groups[0], offers)
+                reason = no_valid_host.shortage(gpu_request, gpu_request.groups[0], offers)
                 self.assertEqual(expected is None, reason is None)
                 self.assertIn(expected or "", reason.log_text if reason else "")
 
     def test_a_host_that_was_asked_for(self) -> None:
-        asked = whole({"gpus": "2"})
+        gpu_request = whole({"gpus": "2"})
         for offers, expected in (
             (
                 [Inventory(1, 0, 0)],
@@ -58,18 +58,20 @@ class ShortageTest(unittest.TestCase):
             ([Inventory(2, 0, 1)], "2 GPUs asked for, 1 of 2 free"),
         ):
             with self.subTest(offers=offers):
-                reason = no_valid_host.shortage(asked, asked.groups[0], offers, bound=True)
+                reason = no_valid_host.shortage(
+                    gpu_request, gpu_request.groups[0], offers, bound=True
+                )
                 assert reason
                 self.assertIn(expected, reason.log_text)
-        reason = no_valid_host.nowhere(asked, asked.groups[0], [], [], bound=True)
+        reason = no_valid_host.nowhere(gpu_request, gpu_request.groups[0], [], [], bound=True)
         self.assertEqual("the requested host has no GPUs", reason.log_text)
 
     def test_what_the_user_is_told_of_it(self) -> None:
-        asked, one = whole({"gpus": "2", "gpu_arch": "fermi"}), whole({"gpus": "1"})
+        gpu_request, one = whole({"gpus": "2", "gpu_arch": "fermi"}), whole({"gpus": "1"})
         fermi = "2 GPUs (architecture fermi) asked for"
         for request_, offers, expected in (
-            (asked, [Inventory(8, 0, 7)] * 9, f"{fermi}, at most 1 free in one host"),
-            (asked, [Inventory(8, 0, 8)], f"{fermi}, none free"),
+            (gpu_request, [Inventory(8, 0, 7)] * 9, f"{fermi}, at most 1 free in one host"),
+            (gpu_request, [Inventory(8, 0, 8)], f"{fermi}, none free"),
             (one, [Inventory(8, 0, 8)], "1 GPU asked for, none free"),
         ):
             reason = no_valid_host.shortage(request_, request_.groups[0], offers)
@@ -96,12 +98,16 @@ class ShortageTest(unittest.TestCase):
             ),
         ):
             with self.subTest(traits=traits):
-                asked = whole({"gpus": "2"} | {f"trait:{each}": traits[each] for each in traits})
-                reason = no_valid_host.nowhere(asked, asked.groups[0], unmet, {fermi, "CUSTOM_GPU"})
+                gpu_request = whole(
+                    {"gpus": "2"} | {f"trait:{trait}": traits[trait] for trait in traits}
+                )
+                reason = no_valid_host.nowhere(
+                    gpu_request, gpu_request.groups[0], unmet, {fermi, "CUSTOM_GPU"}
+                )
                 self.assertIn(expected, reason.log_text)
         # Those that are given otherwise
-        model, asked = "CUSTOM_GPU_MODEL_A16", vgpus(**{"vgpus": "1", "gpu:model": "A16"})
-        reason = no_valid_host.nowhere(asked, asked.groups[0], [model], {model})
+        model, vgpu_request = "CUSTOM_GPU_MODEL_A16", vgpus(**{"vgpus": "1", "gpu:model": "A16"})
+        reason = no_valid_host.nowhere(vgpu_request, vgpu_request.groups[0], [model], {model})
         self.assertEqual(
             "no host has vGPUs with gpu:model a16: those are given whole", reason.log_text
         )
@@ -109,8 +115,8 @@ class ShortageTest(unittest.TestCase):
 
 class MissingTest(unittest.TestCase):
     def test_first_reason_of_several_requests(self) -> None:
-        asked = request.of({"gpus": "2", "vgpus": "1"}).requests
-        gpus = asked[0]
+        requests = request.of({"gpus": "2", "vgpus": "1"}).requests
+        gpus = requests[0]
         known = {"CUSTOM_GPU"}
         short = Supply(gpus.groups[0], 1, [Inventory(8, 0, 8)])
         enough = Supply(gpus.groups[0], 1, [Inventory(8, 0, 0)])
@@ -124,7 +130,7 @@ class MissingTest(unittest.TestCase):
             ([enough], "no host offers vGPUs"),
         ):
             with self.subTest(supplies=supplies):
-                reason = no_valid_host.missing(asked, [supplies, iter(())], known)
+                reason = no_valid_host.missing(requests, [supplies, iter(())], known)
                 assert reason
                 self.assertIn(expected, reason.log_text)
         self.assertIsNone(no_valid_host.missing([gpus], [[enough]], known))
@@ -133,23 +139,23 @@ class MissingTest(unittest.TestCase):
 class LengthTest(unittest.TestCase):
     def test_every_reason_fits_into_a_fault(self) -> None:
         architectures = "<or> blackwell <or> xe-hpc <or> maxwell"
-        asked = whole({"gpus": "1000", "gpu_arch": architectures, "hypervisor": "s== LXC"})
-        group = asked.groups[0]
+        gpu_request = whole({"gpus": "1000", "gpu_arch": architectures, "hypervisor": "s== LXC"})
+        group = gpu_request.groups[0]
         many = {f"CUSTOM_GPU_ARCH_SOMETHING_{number}" for number in range(30)} | {"CUSTOM_GPU"}
         offers = [Inventory(total=1024, reserved=100, used=900)] * 50
         resources = {"VCPU": 128, "MEMORY_MB": 1048576, "DISK_GB": 10000, "PGPU": 1000}
         for reason in (
-            no_valid_host.unknown_name(asked, many),
-            no_valid_host.nowhere(asked, group, [], many),
-            no_valid_host.nowhere(asked, group, ["CUSTOM_GPU_ARCH_SOMETHING"], many),
-            no_valid_host.too_few(asked, 1000, 999),
-            no_valid_host.shortage(asked, group, offers),
-            no_valid_host.too_many_to_count(asked, group, 1000),
-            no_valid_host.elsewhere(asked, resources, None),
+            no_valid_host.unknown_name(gpu_request, many),
+            no_valid_host.nowhere(gpu_request, group, [], many),
+            no_valid_host.nowhere(gpu_request, group, ["CUSTOM_GPU_ARCH_SOMETHING"], many),
+            no_valid_host.too_few(gpu_request, 1000, 999),
+            no_valid_host.shortage(gpu_request, group, offers),
+            no_valid_host.too_many_to_count(gpu_request, group, 1000),
+            no_valid_host.elsewhere(gpu_request, resources, None),
             no_valid_host.elsewhere(
-                asked, resources, f"on no host with the trait {'CUSTOM_X' * 15}"
+                gpu_request, resources, f"on no host with the trait {'CUSTOM_X' * 15}"
             ),
-            no_valid_host.not_together([asked]),
+            no_valid_host.not_together([gpu_request]),
         ):
             assert reason
             for text in (reason.log_text, reason.user_text):
@@ -163,9 +169,11 @@ class LengthTest(unittest.TestCase):
 class PrintableTest(unittest.TestCase):
     def test_what_an_images_property_has(self) -> None:
         """It reaches the log, the notification and the fault by the same reason."""
-        asked = whole({"gpus": "1"})
+        gpu_request = whole({"gpus": "1"})
         traits = ["CUSTOM_GPU_HYPERVISOR_QEMU"]
-        reason = no_valid_host.unfit_machine_type(asked, "pc\x1b[2K\n2026 CRITICAL \u202e", traits)
+        reason = no_valid_host.unfit_machine_type(
+            gpu_request, "pc\x1b[2K\n2026 CRITICAL \u202e", traits
+        )
         assert reason
         for text in (reason.log_text, reason.user_text):
             self.assertTrue(text.isprintable(), text)

@@ -52,14 +52,14 @@ class StatsTest(unittest.TestCase):
         self.assertEqual(report, stats.loads(stats.dumps(report)))
         fields = json.loads(stats.dumps(report))
         facts = [[1024, 4], [None, None]]
-        told = {"total": 3, "free": 2, "vgpus": list(map(list, free)), "facts": facts}
-        self.assertEqual(told, fields["divided"])
+        summary = {"total": 3, "free": 2, "vgpus": list(map(list, free)), "facts": facts}
+        self.assertEqual(summary, fields["divided"])
 
         def read(**changes: Any) -> stats.Divided | None:
-            return stats.loads(json.dumps({**fields, "divided": {**told, **changes}})).divided
+            return stats.loads(json.dumps({**fields, "divided": {**summary, **changes}})).divided
 
-        self.assertEqual(divided, read(facts=[[*each, "more"] for each in facts]))
-        del told["facts"]
+        self.assertEqual(divided, read(facts=[[*fact, "more"] for fact in facts]))
+        del summary["facts"]
         self.assertEqual(stats.Divided(3, 2, free), read())
         for wrong in (
             *({"total": -1}, {"free": "2"}),
@@ -75,9 +75,9 @@ class StatsTest(unittest.TestCase):
         text = stats.dumps(stats.Report(host, ((),), near=((2, 4, 0, 1),)))
         fields = json.loads(text)
         self.assertEqual([[2, 4, 0, 1]], fields["near"])
-        found = stats.loads(text)
-        self.assertEqual((2, 4), found.beside(0, Near.NIC))
-        self.assertEqual((0, 1), found.beside(0, Near.NVME))
+        report = stats.loads(text)
+        self.assertEqual((2, 4), report.beside(0, Near.NIC))
+        self.assertEqual((0, 1), report.beside(0, Near.NVME))
         # A later release may know of more, and another of less.
         later = stats.loads(json.dumps({**fields, "near": [[2, 4, 0, 1, 7, 7]]}))
         self.assertEqual((0, 1), later.beside(0, Near.NVME))

@@ -20,11 +20,11 @@ HOST = {0: 0, 1: 0, 2: 1, 3: 1}
 def novas(of: Affinity, counts: affinity.Counts, wanted: int) -> affinity.Counts:
     """Which pools Nova has for a request of PCI devices"""
     cells = [objects.NUMACell(id=node, socket=socket) for node, socket in of.sockets.items()]
-    found = stats.PciDeviceStats(objects.NUMATopology(cells=cells), None)
+    device_stats = stats.PciDeviceStats(objects.NUMATopology(cells=cells), None)
     pools = [{"numa_node": node, "count": count} for node, count in counts.items()]
     own = [objects.InstanceNUMACell(id=node) for node in of.cells]
     request = objects.InstancePCIRequest(count=wanted, numa_policy=of.policy)
-    left = found._filter_pools_for_numa_cells(pools, request, own)
+    left = device_stats._filter_pools_for_numa_cells(pools, request, own)
     return {pool["numa_node"]: pool["count"] for pool in left}
 
 
@@ -47,14 +47,14 @@ class BruteForceTest(unittest.TestCase):
                 policy, frozenset(draw.sample([*sockets], draw.randint(0, len(sockets)))), sockets
             )
             wanted = draw.randint(1, 6)
-            found = novas(own, counts, wanted)
+            choice = novas(own, counts, wanted)
             with self.subTest(number=number, affinity=own, counts=counts, wanted=wanted):
                 # Nova leaves farther pools out where the nearest are enough.
-                self.assertEqual(sum(found.values()) >= wanted, own.room(counts) >= wanted)
-                self.assertTrue(own.holds(found))
+                self.assertEqual(sum(choice.values()) >= wanted, own.room(counts) >= wanted)
+                self.assertTrue(own.holds(choice))
                 nearest = sum(n for node, n in counts.items() if own.distance(node) == 0)
                 if nearest >= wanted and policy is not Policy.PREFERRED:
-                    self.assertEqual({0}, {own.distance(node) for node in found if counts[node]})
+                    self.assertEqual({0}, {own.distance(node) for node in choice if counts[node]})
 
     def test_the_most_that_any_cells_reach(self) -> None:
         draw = random.Random(20261130)
@@ -67,8 +67,8 @@ class BruteForceTest(unittest.TestCase):
                     for own in itertools.combinations(nodes, cells)
                 )
                 with self.subTest(number=number, policy=policy, sockets=sockets, counts=counts):
-                    found = affinity.most(policy, sockets, counts, nodes, cells)
-                    self.assertEqual(max(rooms, default=0), found)
+                    room = affinity.most(policy, sockets, counts, nodes, cells)
+                    self.assertEqual(max(rooms, default=0), room)
 
 
 class AffinityTest(unittest.TestCase):
@@ -81,8 +81,8 @@ class AffinityTest(unittest.TestCase):
             (Policy.PREFERRED, [0, 2, 2, 1]),
         ):
             with self.subTest(policy=policy):
-                found = Affinity(policy, frozenset({0}), HOST)
-                self.assertEqual(expected, [found.distance(node) for node in nodes])
+                own_affinity = Affinity(policy, frozenset({0}), HOST)
+                self.assertEqual(expected, [own_affinity.distance(node) for node in nodes])
                 self.assertTrue(Affinity(policy, frozenset(), HOST).holds(nodes))
 
     def test_cells_of_a_flavor(self) -> None:
@@ -100,8 +100,10 @@ class AffinityTest(unittest.TestCase):
         ):
             with self.subTest(specs):
                 flavor = objects.Flavor(vcpus=4, memory_mb=1024, extra_specs=specs)
-                found = hardware.numa_get_constraints(flavor, objects.ImageMeta.from_dict({}))
-                self.assertEqual(expected, len(found) if found else 0)
+                numa_topology = hardware.numa_get_constraints(
+                    flavor, objects.ImageMeta.from_dict({})
+                )
+                self.assertEqual(expected, len(numa_topology) if numa_topology else 0)
                 self.assertEqual(expected, affinity.cells(specs))
 
     def test_policy(self) -> None:
@@ -111,8 +113,8 @@ class AffinityTest(unittest.TestCase):
             (None, "required", True, Policy.REQUIRED),
             ("socket", "required", False, Policy.SOCKET),
         ):
-            found = affinity.policy(stated, default, are_mediated=are_mediated)
-            self.assertIs(expected, found)
+            answer = affinity.policy(stated, default, are_mediated=are_mediated)
+            self.assertIs(expected, answer)
 
     def test_shortage(self) -> None:
         free = collections.Counter([1, 0, 1, None])

@@ -19,12 +19,12 @@ class PlacesTest(unittest.TestCase):
     def together(self, level: int, *gpus: GPU) -> list[list[str]]:
         """Which of *gpus* are in one place at *level*"""
         places = topology.places(gpus)
-        found: dict[object, list[str]] = {}
+        groups: dict[object, list[str]] = {}
         for gpu in gpus:
             number = places[gpu.address][level]
             island = gpu.address if number == topology.ALONE else number
-            found.setdefault(island, []).append(str(gpu.address))
-        return list(found.values())
+            groups.setdefault(island, []).append(str(gpu.address))
+        return list(groups.values())
 
     def test_numa_nodes(self) -> None:
         gpus = [cards.placed(A, 0), cards.placed(B, 0), cards.placed(C, 1), cards.placed(D, None)]
@@ -41,7 +41,7 @@ class PlacesTest(unittest.TestCase):
             # A peer that is not there joins nothing.
             ({A: ["0000:ff:00.0"], B: ["0000:ff:00.0"]}, [[A], [B], [C], [D]]),
         ):
-            gpus = [cards.placed(each, 0, peers.get(each, [])) for each in (A, B, C, D)]
+            gpus = [cards.placed(address, 0, peers.get(address, [])) for address in (A, B, C, D)]
             with self.subTest(peers=peers):
                 self.assertEqual(expected, self.together(topology.CIRCLE, *gpus))
 
@@ -109,8 +109,8 @@ class DistanceTest(unittest.TestCase):
 
     def test_what_is_not_known_is_far(self) -> None:
         nowhere = cards.placed("0000:04:00.0", None)
-        for gpu, found in ((CARD, [Neighbour(NIC)]), (nowhere, [Neighbour(NIC)]), (CARD, [])):
-            self.assertEqual(nearness.FAR, nearness.distance(gpu, found))
+        for gpu, neighbours in ((CARD, [Neighbour(NIC)]), (nowhere, [Neighbour(NIC)]), (CARD, [])):
+            self.assertEqual(nearness.FAR, nearness.distance(gpu, neighbours))
 
 
 def bus(number: int) -> str:
@@ -139,8 +139,8 @@ class MoreThanThereIsTest(unittest.TestCase):
 class BesideTest(unittest.TestCase):
     def test_nothing_to_be_beside(self) -> None:
         disk = Neighbour(0x010802, 0)
-        for near, found in ((Near.ANY, [disk]), (Near.NIC, [disk]), (Near.NVME, [])):
-            self.assertIsNone(choose.beside(Arrangement(near=near), FOUR_AND_FOUR, found))
+        for near, neighbours in ((Near.ANY, [disk]), (Near.NIC, [disk]), (Near.NVME, [])):
+            self.assertIsNone(choose.beside(Arrangement(near=near), FOUR_AND_FOUR, neighbours))
 
 
 class BruteForceTest(unittest.TestCase):
@@ -153,8 +153,8 @@ class BruteForceTest(unittest.TestCase):
             gpus = _random_host(draw, draw.choice(list(_LAYOUTS)))
             like = draw.sample(gpus, draw.randint(1, 3))
             neighbours = [
-                Neighbour(0x020000, each.numa_node, each.pci_root, each.pcie_switch)
-                for each in like
+                Neighbour(0x020000, card.numa_node, card.pci_root, card.pcie_switch)
+                for card in like
             ]
             stated = draw.choice(list(Topology))
             arrangement = Arrangement(stated, draw.choice(list(TopologyPolicy)), near=Near.NIC)
@@ -196,9 +196,9 @@ _LAYOUTS = {"no links": 1, "pairs": 2, "fours": 4, "all": 8}
 
 def _random_host(draw: random.Random, layout: str) -> list[GPU]:
     joined = _LAYOUTS[layout]
-    per_node = draw.choice([each for each in (2, 4, 8) if each >= joined or joined == 8])
-    per_root = draw.choice([each for each in (1, 2, 4) if each <= per_node])
-    per_switch = draw.choice([0, *(each for each in (2, 4) if each <= per_root)])
+    per_node = draw.choice([count for count in (2, 4, 8) if count >= joined or joined == 8])
+    per_root = draw.choice([count for count in (1, 2, 4) if count <= per_node])
+    per_switch = draw.choice([0, *(count for count in (2, 4) if count <= per_root)])
     known = draw.random() < 0.8
     gpus = []
     for number in range(8):

@@ -76,8 +76,8 @@ class SlotNumberTest(unittest.TestCase):
 
     def test_no_two_have_one(self) -> None:
         every = [(gi, ci) for gi in range(120) for ci in range(120)]
-        numbers = [vgpu.slot_number(*each) for each in every]
-        known = [each for each in numbers if each is not None]
+        numbers = [vgpu.slot_number(*pair) for pair in every]
+        known = [number for number in numbers if number is not None]
         self.assertEqual(len(known), len(set(known)))
         self.assertIsNone(vgpu.slot_number(1, 100))
         self.assertIsNone(vgpu.slot_number(10_000, 0))
@@ -158,10 +158,10 @@ class Driver:
     made: dict[Slot, None]
 
     def can_make(self, place: Slot) -> bool:
-        used = sum(self._size(each.type_id) for each in self.made)
-        if self.alike and any(each.type_id != place.type_id for each in self.made):
+        used = sum(self._size(slot.type_id) for slot in self.made)
+        if self.alike and any(slot.type_id != place.type_id for slot in self.made):
             return False
-        if len(self.functions) > 1 and any(each.parent == place.parent for each in self.made):
+        if len(self.functions) > 1 and any(slot.parent == place.parent for slot in self.made):
             return False
         return place not in self.made and used + self._size(place.type_id) <= self.memory_mib
 
@@ -169,17 +169,17 @@ class Driver:
         parents = {}
         for function in self.functions:
             made: dict[str, int] = {}
-            for each in self.made:
-                if each.parent == function:
-                    made[each.type_id] = made.get(each.type_id, 0) + 1
-            available = {each: self._available(function, each) for each in self.types}
+            for slot in self.made:
+                if slot.parent == function:
+                    made[slot.type_id] = made.get(slot.type_id, 0) + 1
+            available = {type_id: self._available(function, type_id) for type_id in self.types}
             parents[function] = Parent(VGPUKind.MEDIATED, available, made)
         return DividedCard(self.types, parents)
 
     def _available(self, function: PciAddress, type_id: str) -> int:
         if not self.can_make(Slot(function, type_id, 999)):
             return 0
-        used = sum(self._size(each.type_id) for each in self.made)
+        used = sum(self._size(slot.type_id) for slot in self.made)
         room = (self.memory_mib - used) // self._size(type_id)
         return room if len(self.functions) == 1 else 1
 
@@ -197,7 +197,7 @@ class BruteForceTest(unittest.TestCase):
             driver = self._driver(draw)
             for type_id in driver.types:
                 card = driver.says()
-                could = any(driver.can_make(Slot(each, type_id, 999)) for each in card.parents)
+                could = any(driver.can_make(Slot(parent, type_id, 999)) for parent in card.parents)
                 taken = list(driver.made)
                 self.assertEqual(could, bool(vgpu_capacity.free_slots(card, type_id, taken)))
             promised = self._draw_all(draw, driver)
@@ -262,7 +262,7 @@ class Filling:
             return [g for g in range(4) if len(there[g]) < equal and {gib}.issuperset(there[g])]
         if self.mixed:
             step = PLACES // mixed
-            taken = {part for each in self.made.values() for part in self._parts(*each)}
+            taken = {part for pair in self.made.values() for part in self._parts(*pair)}
             return [at for at in range(0, PLACES, step) if taken.isdisjoint(self._parts(gib, at))]
         sizes = {size for size, _ in self.made.values()}
         return [0] if sizes <= {gib} and len(self.made) < equal else []

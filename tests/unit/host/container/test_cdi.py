@@ -71,8 +71,10 @@ class TestDevices(CDITestCase):
         path = self.save("etc/a.yaml", document(env=["A=1"], later=1) | {"cdiVersion": "1.2.0"})
         for _ in range(3):
             self.assertEqual((("A", "1"),), self.devices()["vendor.com/gpu=gpu0"].edits.env)
-        said = f"{path} has parts that nova-gpu does not know and ignores: cdiVersion 1.2.0, field"
-        self.assertEqual(1, self.log.output.count(said))
+        message = (
+            f"{path} has parts that nova-gpu does not know and ignores: cdiVersion 1.2.0, field"
+        )
+        self.assertEqual(1, self.log.output.count(message))
         self.assertEqual(1, self.log.output.count("\n"))
 
     def test_what_may_describe_a_card(self) -> None:

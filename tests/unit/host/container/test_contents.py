@@ -122,16 +122,16 @@ class TestNodes(CDITestCase):
             if not os.path.lexists(self.root / path.lstrip("/")):
                 fake.write(self.root / path.lstrip("/"), b"")
             self.edits["deviceNodes"].append({"path": path})
-        given = self.given(ONE)
-        self.assertEqual([], [node for node in given.nodes if node in dropped])
-        self.assertNotEqual((), given.mounts)
+        edits = self.given(ONE)
+        self.assertEqual([], [node for node in edits.nodes if node in dropped])
+        self.assertNotEqual((), edits.mounts)
 
     def test_another_card_under_an_innocent_name(self) -> None:
         self.edits["deviceNodes"].append({"path": "/dev/gpu", "hostPath": "/dev/nvidia0"})
         fake.write(self.node("gpu"), b"")
-        given = self.given(ONE)
-        self.assertNotIn("/dev/gpu", given.nodes)
-        self.assertNotEqual((), given.mounts)
+        edits = self.given(ONE)
+        self.assertNotIn("/dev/gpu", edits.nodes)
+        self.assertNotEqual((), edits.mounts)
 
     def test_modeset_where_it_is_asked_for(self) -> None:
         self.assertNotIn(nodes.MODESET, self.given(ONE).nodes)
@@ -149,9 +149,9 @@ class TestNodes(CDITestCase):
             {"path": "/dev/nvidia1", "hostPath": "/dev/nvidia0"},
         ):
             self.edits["deviceNodes"] = [node]
-            given = self.given(ONE)
-            self.assertEqual({"/dev/nvidia1", *NVIDIA_SHARED}, set(given.nodes))
-            self.assertEqual(((), ()), (given.mounts, given.env))
+            edits = self.given(ONE)
+            self.assertEqual({"/dev/nvidia1", *NVIDIA_SHARED}, set(edits.nodes))
+            self.assertEqual(((), ()), (edits.mounts, edits.env))
             self.assertIn(f"not used for GPU {ONE}", self.log.output)
             self.assertIn(node["path"], self.log.output)
             self.assertIn("Correct that node in the file", self.log.output)
@@ -165,9 +165,9 @@ class TestNodes(CDITestCase):
         self.edits["deviceNodes"] = [{"path": "/dev/nvidia1", "hostPath": str(inside)}]
         for device, used in (("/dev/null", True), ("/dev/zero", False), ("/nowhere", False)):
             inside.symlink_to(device)
-            given = self.given(ONE)
-            self.assertIn("/dev/nvidia1", given.nodes)
-            self.assertEqual(used, given.mounts != ())
+            edits = self.given(ONE)
+            self.assertIn("/dev/nvidia1", edits.nodes)
+            self.assertEqual(used, edits.mounts != ())
             inside.unlink()
 
 
@@ -226,8 +226,8 @@ class TestFiles(CDITestCase):
         if not UID:  # only root can give files away
             os.chown(self.add_mount("/usr/bin/foreign"), 1, 1)
         self.assertEqual(expected, self.targets())
-        for said in ("0666", "a way to the host", *(["uid 1"] if not UID else [])):
-            self.assertIn(said, self.log.output)
+        for text in ("0666", "a way to the host", *(["uid 1"] if not UID else [])):
+            self.assertIn(text, self.log.output)
 
     def test_specifications_that_are_refused(self) -> None:
         self.assertNotUsed("uid", owner_uid=UID + 1)
@@ -244,9 +244,9 @@ class TestFiles(CDITestCase):
         error = self.assertRaises(exception.DeviceUnavailable, self.given, ONE, owner_uid=owner_uid)
         self.assertIn("/var/run/cdi", str(error))
         self.assertIn(reason, str(error))
-        told = error.user_text
-        self.assertIn("CDI file with the driver's files for it cannot be used", told)
-        self.assertNotIn("/var/run/cdi", told)
+        text = error.user_text
+        self.assertIn("CDI file with the driver's files for it cannot be used", text)
+        self.assertNotIn("/var/run/cdi", text)
         self.assertIn(
             reason, contents.obstacle(card(ONE), self.host.roots, "nvidia", owner_uid) or ""
         )
@@ -297,9 +297,9 @@ class TestInstances(ContentsTestCase):
     def test_beside_a_whole_card(self) -> None:
         slots = [Slot.parse(f"{ONE}/1g.18gb/900")]
         root = self.root / "state"
-        given = contents.contents([card(TWO)], self.host.roots, root, UID, slots)
+        edits = contents.contents([card(TWO)], self.host.roots, root, UID, slots)
         own = {"/dev/nvidia0", *self.caps(0, 9), "/dev/nvidia1", *self.caps(1, 9)}
-        self.assertEqual({*own, *NVIDIA_SHARED}, set(given.nodes))
+        self.assertEqual({*own, *NVIDIA_SHARED}, set(edits.nodes))
 
     def test_none_without_all_that_leads_to_it(self) -> None:
         for node in (*sorted(self.caps(0, 10)), "/dev/nvidia0", "/dev/nvidia-uvm"):
@@ -318,7 +318,7 @@ class TestInstances(ContentsTestCase):
             paths = [f"/dev/nvidia{minor}", *sorted(self.caps(minor, gpu_instance))]
             edits = {"deviceNodes": [{"path": path} for path in paths], "env": [f"NAME={name}"]}
             devices.append({"name": name, "containerEdits": edits})
-        every = [node for each in devices for node in each["containerEdits"]["deviceNodes"]]
+        every = [node for device in devices for node in device["containerEdits"]["deviceNodes"]]
         devices.append({"name": "all", "containerEdits": {"deviceNodes": every}})
         fake.save(self.host.roots.cdi_spec_dirs[1] / "nvidia.yaml", self.document)
 
@@ -328,7 +328,7 @@ class TestInstances(ContentsTestCase):
         own = {"/dev/nvidia0", *self.caps(0, 10), *NVIDIA_SHARED}
         for described, name in ((every, "0:1"), (every[:1], "0:0")):
             self.described(*described)
-            given = self.instance(ONE, 1000)
-            self.assertEqual(own, set(given.nodes))
-            self.assertEqual(name == "0:1", ("NAME", "0:1") in given.env)
-            self.assertIn(("LD_LIBRARY_PATH", libraries.TARGET), given.env)
+            edits = self.instance(ONE, 1000)
+            self.assertEqual(own, set(edits.nodes))
+            self.assertEqual(name == "0:1", ("NAME", "0:1") in edits.env)
+            self.assertIn(("LD_LIBRARY_PATH", libraries.TARGET), edits.env)

@@ -95,20 +95,20 @@ class MayBeLeftTest(base.BaseTestCase):
         """A program of the host does not count, nor does another MIG instance."""
         self.process(702, 701, "python3", 1_001_000)
         self.process(800, 1, "dcgmi", 120)
-        told = [(701, 9, 0), (702, 8, 0), (800, 9, 0), (999, 9, 0)]
+        rows = [(701, 9, 0), (702, 8, 0), (800, 9, 0), (999, 9, 0)]
         self.useFixture(
-            fixtures.MonkeyPatch("nova_gpu.host.nvidia.nvml.computing", lambda *_: told)
+            fixtures.MonkeyPatch("nova_gpu.host.nvidia.nvml.computing", lambda *_: rows)
         )
         card = cards.card("0000:3b:00.0")
         slot = Slot(card.address, "1g.18gb", slot_number(9, 0))
         for device, pids in ((card, [701, 702]), (slot, [701])):
-            found = guest_processes.computing(device, self.roots, UIDS, 60)
-            self.assertEqual(pids, sorted(process.pid for process in found))
+            card_processes = guest_processes.computing(device, self.roots, UIDS, 60)
+            self.assertEqual(pids, sorted(process.pid for process in card_processes))
         (self.roots.proc / "702/status").unlink()
         (self.roots.proc / "701/cmdline").write_bytes(b"a\x1b[2K\n\xff\0-b\0")
-        (found,) = guest_processes.computing(card, self.roots, UIDS, 60)
+        (process,) = guest_processes.computing(card, self.roots, UIDS, 60)
         text = "a\ufffd[2K \ufffd -b (pid 701): NVIDIA's driver says that it computes there"
-        self.assertEqual(text, str(found))
+        self.assertEqual(text, str(process))
 
     def test_others_are_hidden(self) -> None:
         (self.roots.proc / "1/status").unlink()
@@ -223,16 +223,16 @@ kept = [caps.CAP_CHOWN, caps.CAP_DAC_OVERRIDE, caps.CAP_DAC_READ_SEARCH, caps.CA
         caps.CAP_NET_ADMIN, caps.CAP_SYS_ADMIN]
 caps.drop_all_caps_except(kept, kept, [])
 """
-        found = self.end_by("unshare", "-m", "sh", "-c", shell, "sh", first=drop)
-        self.assertIn(f"pid={holder.pid}", found)
+        output = self.end_by("unshare", "-m", "sh", "-c", shell, "sh", first=drop)
+        self.assertIn(f"pid={holder.pid}", output)
         self.assertEqual(-9, holder.process.wait(60))
 
     def test_what_cannot_be_read_has_not_ended(self) -> None:
         """In a container root may lack the right to look into processes."""
         holder = self.hold("file = open('/dev/full')")
-        found = self.end_by("setpriv", "--bounding-set", "-sys_ptrace", "--inh-caps=-all")
-        self.assertIn(f"([], [Process(pid={holder.pid}, ", found)
-        self.assertIn("what it has open cannot be read", found)
+        output = self.end_by("setpriv", "--bounding-set", "-sys_ptrace", "--inh-caps=-all")
+        self.assertIn(f"([], [Process(pid={holder.pid}, ", output)
+        self.assertIn("what it has open cannot be read", output)
         self.assertIsNone(holder.process.poll())
 
     def test_computing_where_proc_hides_it(self) -> None:

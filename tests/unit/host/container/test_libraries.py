@@ -176,7 +176,7 @@ class FailingCallsTest(LibrariesTestCase):
         return self.gather(self.cuda, links=links), pathlib.Path(other.source)
 
     def whole(self, folders: Sequence[pathlib.Path]) -> list[list[str]]:
-        return [sorted(str(each.relative_to(one)) for each in one.rglob("*")) for one in folders]
+        return [sorted(str(path.relative_to(one)) for path in one.rglob("*")) for one in folders]
 
     def test_a_start(self) -> None:
         """It is refused with the reason, or has all that it needs; so has the next."""

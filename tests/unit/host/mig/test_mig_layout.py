@@ -30,18 +30,18 @@ class DividedTest(HostTestCase):
         self.host.add_gpu(CARD, "10de", "2335", minor=3, mig=[(1, 0), (9, 0), (11, 0)])
 
     def divided(
-        self, told: Sequence[MIGInstance] | None, driver: str = "nvidia"
+        self, layout: Sequence[MIGInstance] | None, driver: str = "nvidia"
     ) -> DividedCard | None:
         card = dataclasses.replace(
-            cards.card(CARD, driver), mig=None if told is None else tuple(told)
+            cards.card(CARD, driver), mig=None if layout is None else tuple(layout)
         )
         return mig_layout.divided([card], self.host.roots).get(card.address)
 
-    def assertUnread(self, reason: str, told: Sequence[MIGInstance] | None) -> None:
-        found = self.divided(told)
-        assert found is not None
-        self.assertEqual(({}, {}), (found.types, found.parents))
-        self.assertIn(reason, found.unread or "")
+    def assertUnread(self, reason: str, layout: Sequence[MIGInstance] | None) -> None:
+        divided_card = self.divided(layout)
+        assert divided_card is not None
+        self.assertEqual(({}, {}), (divided_card.types, divided_card.parents))
+        self.assertIn(reason, divided_card.unread or "")
 
     def test_types_and_slots(self) -> None:
         types = {
@@ -70,8 +70,8 @@ class DividedTest(HostTestCase):
             other = dataclasses.replace(LAYOUT[2], profile=profile)
             self.assertUnread("the profile of its MIG instance 11/0", [*LAYOUT[:2], other])
         self.host.set_mig(CARD, [(1, 100)])
-        told = [dataclasses.replace(LAYOUT[0], compute_instance=100)]
-        self.assertUnread("the profile of its MIG instance 1/100", told)
+        layout = [dataclasses.replace(LAYOUT[0], compute_instance=100)]
+        self.assertUnread("the profile of its MIG instance 1/100", layout)
         self.host.set_mig(CARD, [])
         self.assertUnread("it is in MIG mode and has no compute instance", [])
 
@@ -94,7 +94,7 @@ class TestInstances(MIGTestCase):
     def test_no_instance_without_all_that_leads_to_it(self) -> None:
         (self.mig / "gi2/access").write_text("DeviceFileMode: 292\n")
         (self.mig / "gi11/ci0/access").unlink()
-        self.assertEqual(["1/0"], [each.index for each in self.instances()])
+        self.assertEqual(["1/0"], [instance.index for instance in self.instances()])
 
 
 class TestSlots(MIGTestCase):
@@ -131,7 +131,7 @@ COMPUTE = {"compute.0": "0 1", "compute.2": "2 3"}
 
 class TestParse(base.BaseTestCase):
     def test_what_cannot_be_used(self) -> None:
-        for entry, said in (
+        for entry, reason in (
             ("1g.18gb", "it has no ="),
             ("h200=1g.18gb", "'h200' is neither an address nor a product"),
             ("10de:2335=", "'' is not a MIG profile"),
@@ -140,7 +140,7 @@ class TestParse(base.BaseTestCase):
             error = self.assertRaises(
                 exception.InvalidOption, mig_layout.parse_profiles, ["10de:2330=1g.10gb", entry]
             )
-            self.assertIn(f"[gpu]mig_profile = '{entry}': {said}; write", str(error))
+            self.assertIn(f"[gpu]mig_profile = '{entry}': {reason}; write", str(error))
 
 
 class TestMake(HostTestCase):
@@ -182,9 +182,9 @@ class TestMake(HostTestCase):
         self.assertEqual((0, []), (self.make(), self.done()))
 
     def test_another_profile(self) -> None:
-        said = self.refused("2g.35gb")
-        self.assertIn("wants MIG instances 2g.35gb of it: it has no profile 2g.35gb", said)
-        self.assertIn("it has 1g.18gb, 3g.71gb", said)
+        message = self.refused("2g.35gb")
+        self.assertIn("wants MIG instances 2g.35gb of it: it has no profile 2g.35gb", message)
+        self.assertIn("it has 1g.18gb, 3g.71gb", message)
         self.assertEqual(["mode 1", "mode 0"], self.done())
 
     def test_nothing_half_done_stays(self) -> None:

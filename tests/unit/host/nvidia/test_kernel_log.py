@@ -100,17 +100,17 @@ class ErrorsTest(unittest.TestCase):
             return vgpu_manager.errors(1700000000.9, 2.0)
 
     def test_errors_of_this_unit_and_start_or_last_ones_of_others(self) -> None:
-        found = self.journal("cat <<'END'\n" + "\n".join(_ENTRIES) + "\nEND")
-        self.assertEqual([_ENTRIES[1].replace("\x1b", "\ufffd"), _ENTRIES[2]], found)
-        found = self.journal('for i in 1 2 3 4; do echo "notice $i"; done')
-        self.assertEqual(["notice 2", "notice 3", "notice 4"], found)
+        lines = self.journal("cat <<'END'\n" + "\n".join(_ENTRIES) + "\nEND")
+        self.assertEqual([_ENTRIES[1].replace("\x1b", "\ufffd"), _ENTRIES[2]], lines)
+        lines = self.journal('for i in 1 2 3 4; do echo "notice $i"; done')
+        self.assertEqual(["notice 2", "notice 3", "notice 4"], lines)
         self.assertEqual(3, len(self.journal('printf "error %s\\n" "$@"')))
-        found = self.journal('echo "$@"')
-        self.assertIn("--unit=nvidia-vgpu-mgr --since=@1700000000 --lines=50", found[0])
+        lines = self.journal('echo "$@"')
+        self.assertIn("--unit=nvidia-vgpu-mgr --since=@1700000000 --lines=50", lines[0])
 
     def test_what_is_too_long_or_late_or_not_there(self) -> None:
-        found = self.journal("head -c 100000 /dev/zero | tr '\\0' x")
-        self.assertEqual([255], [len(line) for line in found])
+        lines = self.journal("head -c 100000 /dev/zero | tr '\\0' x")
+        self.assertEqual([255], [len(line) for line in lines])
         self.assertEqual([], self.journal("echo '-- No entries --'"))
         for script in ("sleep 60", "echo no journal >&2; exit 1"):
             self.assertRaises(child_process.Failed, self.journal, script)

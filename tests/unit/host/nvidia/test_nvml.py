@@ -27,13 +27,13 @@ class TestMachines(NvmlTestCase):
     def query(self, *machine: machines.Card) -> Mapping[model.PciAddress, nvml.NvmlFacts]:
         self.library.say(*machine)
         facts = nvml.query(60)
-        self.assertEqual({each.address for each in machine}, set(map(str, facts)))
+        self.assertEqual({card.address for card in machine}, set(map(str, facts)))
         for card in machine:
-            told = facts[model.PciAddress.parse(card.address)]
-            self.assertEqual(card.memory_mib, told.memory_mib)
-            self.assertEqual(card.name, f"NVIDIA {told.name}")
-            self.assertTrue((told.uuid or "").startswith("GPU-"))
-            self.assertEqual(card.capability, "{}.{}".format(*told.compute_capability or ()))
+            card_facts = facts[model.PciAddress.parse(card.address)]
+            self.assertEqual(card.memory_mib, card_facts.memory_mib)
+            self.assertEqual(card.name, f"NVIDIA {card_facts.name}")
+            self.assertTrue((card_facts.uuid or "").startswith("GPU-"))
+            self.assertEqual(card.capability, "{}.{}".format(*card_facts.compute_capability or ()))
         self.assertEqual("", self.log.output)
         return facts
 
@@ -44,14 +44,14 @@ class TestMachines(NvmlTestCase):
             self.assertEqual({"blackwell"}, {card.architecture for card in facts.values()})
 
     def test_links_of_which_is_told_only_how_many_lead_to_switches(self) -> None:
-        told = [
+        machine_cards = [
             changed(
                 dataclasses.replace(card, links=[machines.Link("!3", 255)] * 18),
                 **{"field.147": "18"},
             )
             for card in machines.b200()
         ]
-        self.assertEqual({(7, 18)}, circle(self.query(*told)))
+        self.assertEqual({(7, 18)}, circle(self.query(*machine_cards)))
 
     def test_a_driver_that_knows_the_first_form_of_the_fabric_only(self) -> None:
         machine = [
@@ -71,9 +71,12 @@ class TestOneBadAnswer(NvmlTestCase):
         self.library.say(first, changed(good[1], uuid="hex:ff", **{"": "hex:ff"}), *good[2:])
         facts = nvml.query(60)
         self.assertEqual(7, len(facts))
-        told = facts[FIRST]
-        self.assertEqual((None, None, None), (told.name, told.memory_mib, told.compute_capability))
-        self.assertEqual("blackwell", told.architecture)
+        card_facts = facts[FIRST]
+        self.assertEqual(
+            (None, None, None),
+            (card_facts.name, card_facts.memory_mib, card_facts.compute_capability),
+        )
+        self.assertEqual("blackwell", card_facts.architecture)
         self.assertEqual({(6, 18)}, circle(facts))
         self.assertNotIn(SECOND, facts)
 
@@ -81,8 +84,10 @@ class TestOneBadAnswer(NvmlTestCase):
         machine = machines.h100()
         broken = changed(machine[0], **{"link.3.state": "!999", "link.4.peer": "!6"})
         self.library.say(broken, *machine[1:])
-        told = nvml.query(60)[FIRST]
-        self.assertEqual({(7, 16)}, {(len(told.links), link.width) for link in told.links})
+        card_facts = nvml.query(60)[FIRST]
+        self.assertEqual(
+            {(7, 16)}, {(len(card_facts.links), link.width) for link in card_facts.links}
+        )
 
 
 class TestQuery(NvmlTestCase):
@@ -164,7 +169,9 @@ class TestMIG(NvmlTestCase):
 
     def test_one_that_goes_meanwhile(self) -> None:
         self.divided("mig.2.compute_instance")
-        self.assertEqual(["1/0", "10/0"], [each.index for each in nvml.query(60)[FIRST].mig or ()])
+        self.assertEqual(
+            ["1/0", "10/0"], [instance.index for instance in nvml.query(60)[FIRST].mig or ()]
+        )
 
 
 class TypesTest(NvmlTestCase):
@@ -176,7 +183,9 @@ class TypesTest(NvmlTestCase):
 
     def most(self, *cards: machines.Card) -> dict[str, int | None]:
         return {
-            each.name or "": each.per_card for each in self.types(*cards).values() if each.per_card
+            vgpu_type.name or "": vgpu_type.per_card
+            for vgpu_type in self.types(*cards).values()
+            if vgpu_type.per_card
         }
 
     def test_shared_by_time(self) -> None:
@@ -186,7 +195,7 @@ class TypesTest(NvmlTestCase):
             types["nvidia-1147"],
         )
         self.assertEqual(4, len(types))
-        most = {each.name: each.per_guest for each in types.values()}
+        most = {vgpu_type.name: vgpu_type.per_guest for vgpu_type in types.values()}
         named = {"NVIDIA L40S-1B": 1, "NVIDIA L40S-24Q": 16}
         self.assertEqual(named, {name: n for name, n in most.items() if n is not None})
 
@@ -200,8 +209,14 @@ class TypesTest(NvmlTestCase):
             ("0", [(32, (), None), (2, (), None), (1, (), None)]),
         ):
             types = self.types(dataclasses.replace(card, more={"mixed": mixed, **more}))
-            told = [types[f"nvidia-{number}"] for number in places]
-            self.assertEqual(most, [(each.per_card, each.places, each.place_size) for each in told])
+            vgpu_types = [types[f"nvidia-{number}"] for number in places]
+            self.assertEqual(
+                most,
+                [
+                    (vgpu_type.per_card, vgpu_type.places, vgpu_type.place_size)
+                    for vgpu_type in vgpu_types
+                ],
+            )
 
     def test_by_gpu_instances(self) -> None:
         small, large = "NVIDIA H200X-1-18C", "NVIDIA H200X-3-71C"
@@ -239,11 +254,11 @@ TODAY, OLD, LOST, OTHER = (PciAddress.parse(f"0000:{bus}:00.0") for bus in ("19"
 def machine() -> list[machines.Card]:
     """A card of today, one that retires pages and knows no more, one that is lost"""
     today, old, lost = (
-        machines.Card(str(each), "NVIDIA H200", 9, 1024, "9.0") for each in (TODAY, OLD, LOST)
+        machines.Card(str(address), "NVIDIA H200", 9, 1024, "9.0") for address in (TODAY, OLD, LOST)
     )
-    told = {"ecc.1.0": "2", "ecc.1.1": "40", "remapped": "1 2 1 0", "field.230": "1"}
+    answers = {"ecc.1.0": "2", "ecc.1.1": "40", "remapped": "1 2 1 0", "field.230": "1"}
     return [
-        dataclasses.replace(today, fabric=FABRIC, more=told | {"utilization": "97 10"}),
+        dataclasses.replace(today, fabric=FABRIC, more=answers | {"utilization": "97 10"}),
         dataclasses.replace(old, more={"retirement_pending": "1"}),
         dataclasses.replace(lost, more={"pci": machines.LOST}),
     ]
@@ -260,21 +275,21 @@ class TestHealth(NvmlTestCase):
     def test_what_each_card_knows(self) -> None:
         """An older binding knows no recovery action."""
         for action in (1, None):
-            told = self.ask(TODAY, OLD, LOST, OTHER)
+            health = self.ask(TODAY, OLD, LOST, OTHER)
             self.assertEqual("", self.log.output)
-            self.assertEqual("Not Found", told[OTHER].refused)
+            self.assertEqual("Not Found", health[OTHER].refused)
             today = NvmlHealth(False, 2, None, True, False, action, 3, 0, fabric_health=0)
-            self.assertEqual(today, told[TODAY])
-            self.assertEqual(NvmlHealth(retirement_pending=True), told[OLD])
-            self.assertEqual(NvmlHealth(lost=True, refused="GPU is lost"), told[LOST])
+            self.assertEqual(today, health[TODAY])
+            self.assertEqual(NvmlHealth(retirement_pending=True), health[OLD])
+            self.assertEqual(NvmlHealth(lost=True, refused="GPU is lost"), health[LOST])
             self.binding(machines.older_binding())
 
     def test_the_fabric(self) -> None:
-        for told, state, status in (("1 0 0 0", 1, 0), ("3 999 0 0", 3, 999), ("0 0 0 0", 0, 0)):
-            today = dataclasses.replace(machine()[0], fabric=told)
+        for fabric, state, status in (("1 0 0 0", 1, 0), ("3 999 0 0", 3, 999), ("0 0 0 0", 0, 0)):
+            today = dataclasses.replace(machine()[0], fabric=fabric)
             self.library.say(today)
-            found = self.ask(TODAY)[TODAY]
-            self.assertEqual((state, status), (found.fabric_state, found.fabric_status))
+            health = self.ask(TODAY)[TODAY]
+            self.assertEqual((state, status), (health.fabric_state, health.fabric_status))
         self.library.say(dataclasses.replace(today, fabric="3 0 0 0 16"))
         self.assertEqual(16, self.ask(TODAY)[TODAY].fabric_health)
         # What is in MIG mode needs none.
@@ -312,9 +327,9 @@ class TestHealth(NvmlTestCase):
         self.assertEqual([], nvml.computing(TODAY, 60))
 
     def test_usage(self) -> None:
-        told = nvml.usage([TODAY, OLD, OTHER], 60)
-        self.assertEqual(nvml.Usage(97, 1 << 20, 1 << 30), told[TODAY])
-        self.assertEqual({TODAY: told[TODAY], OLD: nvml.Usage(None, 1 << 20, 1 << 30)}, told)
+        usage = nvml.usage([TODAY, OLD, OTHER], 60)
+        self.assertEqual(nvml.Usage(97, 1 << 20, 1 << 30), usage[TODAY])
+        self.assertEqual({TODAY: usage[TODAY], OLD: nvml.Usage(None, 1 << 20, 1 << 30)}, usage)
         self.assertEqual({}, nvml.usage([], 60))
         self.binding("raise SystemExit('down')")
         self.assertEqual({}, nvml.usage([TODAY], 60))

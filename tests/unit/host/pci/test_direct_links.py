@@ -38,7 +38,7 @@ class ParseTest(unittest.TestCase):
 class WithLinksTest(unittest.TestCase):
     def circles(self, *lines: str) -> list[int]:
         """Of A, B and C, each with the index of the first card in its circle"""
-        gpus = [cards.placed(each) for each in (A, B, C)]
+        gpus = [cards.placed(address) for address in (A, B, C)]
         numbers = list(
             topology.circles(direct_links.with_links(gpus, direct_links.parse(lines))).values()
         )
@@ -55,8 +55,8 @@ class WithLinksTest(unittest.TestCase):
 
     def test_what_the_driver_knows_comes_first(self) -> None:
         gpus = [cards.placed(A, 0, [B]), cards.placed(B, 0, [A]), cards.placed(C)]
-        found = direct_links.with_links(gpus, direct_links.parse([f"{B} {C}"]))
-        self.assertEqual(gpus[:2], list(found[:2]))
+        linked_gpus = direct_links.with_links(gpus, direct_links.parse([f"{B} {C}"]))
+        self.assertEqual(gpus[:2], list(linked_gpus[:2]))
 
 
 class TestLinks(HostTestCase):
@@ -65,11 +65,13 @@ class TestLinks(HostTestCase):
         self.nodes = self.host.roots.sysfs / "class/kfd/kfd/topology/nodes"
 
     def links(self) -> dict[str, list[str]]:
-        found = direct_links.of_xgmi(self.host.roots.sysfs)
+        links_by_card = direct_links.of_xgmi(self.host.roots.sysfs)
         self.assertEqual(
-            {model.LinkType.XGMI}, {link.type for links in found.values() for link in links}
+            {model.LinkType.XGMI}, {link.type for links in links_by_card.values() for link in links}
         )
-        return {str(card): [str(link.peer) for link in links] for card, links in found.items()}
+        return {
+            str(card): [str(link.peer) for link in links] for card, links in links_by_card.items()
+        }
 
     def test_all_to_all_without_the_cpu(self) -> None:
         self.host.add_xgmi(FOUR)
@@ -98,7 +100,7 @@ class PartitionsTest(HostTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.host = hosts.build("amd-intel", self.root / "amd-intel", Nodes.FILES)
-        self.own = {each: self.nodes(each) for each in (SPLIT, OTHER)}
+        self.own = {card: self.nodes(card) for card in (SPLIT, OTHER)}
 
     def nodes(self, address: str) -> tuple[str, ...]:
         return nodes.own_nodes(self.gpu_at(address), self.host.roots)
@@ -138,7 +140,9 @@ class PartitionsTest(HostTestCase):
             (self.host.roots.sysfs / "class/kfd", 0),
         ):
             shutil.rmtree(gone)
-            said = str(self.obstacle(SPLIT))
-            self.assertIn("it is partitioned (QPX), and KFD reports the render node of only ", said)
-            self.assertIn(f"of only {left}", said)
-            self.assertIn("--compute-partition SPX", said)
+            reason = str(self.obstacle(SPLIT))
+            self.assertIn(
+                "it is partitioned (QPX), and KFD reports the render node of only ", reason
+            )
+            self.assertIn(f"of only {left}", reason)
+            self.assertIn("--compute-partition SPX", reason)

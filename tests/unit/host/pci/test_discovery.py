@@ -82,8 +82,8 @@ class TestSelected(DiscoveryTestCase):
         for address in ("0000:01:00.0", "0000:99:00.0"):
             for _ in range(2):
                 self.assertEqual([], self.addresses(named((address,))))
-            told = f"names {address}, but this host has no GPU there"
-            self.assertEqual(1, self.log.output.count(told))
+            message = f"names {address}, but this host has no GPU there"
+            self.assertEqual(1, self.log.output.count(message))
 
 
 class TestFunctions(DiscoveryTestCase):
@@ -173,8 +173,8 @@ class TestUnreadable(DiscoveryTestCase):
 
     def assertLeftOut(self, why: str = "") -> None:
         self.assertEqual(["0000:83:00.0"], self.addresses())
-        told = "Cannot read PCI function 0000:82:00.0, so it is not offered"
-        self.assertRegex(self.log.output, f"{told}.*{re.escape(why)}")
+        message = "Cannot read PCI function 0000:82:00.0, so it is not offered"
+        self.assertRegex(self.log.output, f"{message}.*{re.escape(why)}")
 
     def test_card_without_an_essential_attribute_is_left_out_and_named(self) -> None:
         for name in ("class", "vendor", "device"):

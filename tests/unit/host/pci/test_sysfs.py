@@ -16,7 +16,7 @@ class TestVfio(HostTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.host.add_gpu(CARD, "10de", "1e04", companions=(pci.AUDIO,))
-        self.functions = [model.PciAddress.parse(each) for each in (CARD, AUDIO)]
+        self.functions = [model.PciAddress.parse(address) for address in (CARD, AUDIO)]
 
     def test_prepared_is_every_function(self) -> None:
         self.assertFalse(iommu.is_prepared(self.functions, self.host.roots))
@@ -28,8 +28,8 @@ class TestVfio(HostTestCase):
     def test_drivers_of_vfio(self) -> None:
         """drivers/vfio/pci of the kernel has vfio-pci, xe-vfio-pci, nvgrace-gpu-vfio-pci ..."""
         for driver, expected in (
-            *((each, True) for each in ("vfio-pci", "mlx5_vfio_pci", "xe-vfio-pci")),
-            *((each, False) for each in (None, "nvidia", "pci-stub")),
+            *((driver, True) for driver in ("vfio-pci", "mlx5_vfio_pci", "xe-vfio-pci")),
+            *((driver, False) for driver in (None, "nvidia", "pci-stub")),
         ):
             self.host.bind(CARD, driver)
             self.assertEqual(expected, self.is_with_vfio(), driver)
@@ -99,8 +99,8 @@ class AboveTest(HostTestCase):
             (BEHIND, "Unknown", "0", None),
         ):
             self.write_link(address, speed, width)
-            told = expected and {"speed": expected, "width": 16}
-            self.assertEqual(told, sysfs.pcie_link(device))
+            link = expected and {"speed": expected, "width": 16}
+            self.assertEqual(link, sysfs.pcie_link(device))
         self.assertIsNone(sysfs.pcie_link(f"{self.host.devices}/0000:01:00.0"))
 
 
@@ -121,8 +121,8 @@ class IdentityTest(HostTestCase):
         path = self.roots.proc / f"driver/nvidia/gpus/{IDENTIFIED}/information"
         path.write_text("GPU UUID: \t GPU-????????-????-????-????-????????????\n")
         self.assertEqual({}, self.of())
-        told = dataclasses.replace(cards.card(IDENTIFIED), uuid="GPU-as-nvml-says")
-        self.assertEqual({"nvidia": "GPU-as-nvml-says"}, identity.read(told, self.roots))
+        card = dataclasses.replace(cards.card(IDENTIFIED), uuid="GPU-as-nvml-says")
+        self.assertEqual({"nvidia": "GPU-as-nvml-says"}, identity.read(card, self.roots))
 
     def test_of_amdgpu(self) -> None:
         self.host.add_gpu(IDENTIFIED, "1002", "74a1")

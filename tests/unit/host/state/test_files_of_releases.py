@@ -234,8 +234,8 @@ class FilesTest(FailingCallsTestCase):
                     lambda at: proofs.revoke(at / "p", [TWO]),
                 ),
                 lambda at: {
-                    each.address: proofs.holds(at / "p", each.address, each, SEEN_TWO)
-                    for each in (FIRST_CARD, OTHER)
+                    card.address: proofs.holds(at / "p", card.address, card, SEEN_TWO)
+                    for card in (FIRST_CARD, OTHER)
                 },
                 lost=False,  # it is cleaned
             ),
@@ -245,7 +245,9 @@ class FilesTest(FailingCallsTestCase):
                     lambda at: binding.record(at / "f", ONE, formers, roots),
                     lambda at: binding.record(at / "f", TWO, {}, roots),
                 ),
-                lambda at: [binding.former_drivers(at / "f", each, roots) for each in (ONE, TWO)],
+                lambda at: [
+                    binding.former_drivers(at / "f", address, roots) for address in (ONE, TWO)
+                ],
             ),
             "vGPUs": Kind(
                 lambda at: made_vgpus.MadeVGPUs(at / "v").add(
@@ -293,7 +295,7 @@ class FilesTest(FailingCallsTestCase):
             ),
             "boot files": Kind(
                 lambda at: boot_configuration.write(
-                    {each: boot_configuration.HEAD + "1\n" for each in BOOT_FILES}, at
+                    {name: boot_configuration.HEAD + "1\n" for name in BOOT_FILES}, at
                 ),
                 (
                     lambda at: boot_configuration.write(
@@ -302,9 +304,9 @@ class FilesTest(FailingCallsTestCase):
                     lambda at: boot_configuration.write({boot_configuration.GRUB: None}, at),
                 ),
                 lambda at: {
-                    each: files.read(at / each)
-                    for each in BOOT_FILES
-                    if os.path.basename(each) in files.names((at / each).parent)
+                    name: files.read(at / name)
+                    for name in BOOT_FILES
+                    if os.path.basename(name) in files.names((at / name).parent)
                 },
             ),
         }

@@ -34,9 +34,9 @@ class ProofsTest(HostTestCase):
         seen = proofs.see(
             [card],
             self.host.roots,
-            lambda found: {
-                each.address: identity.read(each, self.host.roots) if self.is_told_apart else {}
-                for each in found
+            lambda gpus: {
+                gpu.address: identity.read(gpu, self.host.roots) if self.is_told_apart else {}
+                for gpu in gpus
             },
         )
         return seen.get(card.address)
@@ -68,12 +68,14 @@ class ProofsTest(HostTestCase):
         self.write(cards.card(TWO))
 
         def proven_after(used: Device, here: Collection[Device]) -> set[Device]:
-            for each in (self.card.address, *parts):
-                proofs.write(self.folder, each, self.card, seen, "reset", None)
+            for address in (self.card.address, *parts):
+                proofs.write(self.folder, address, self.card, seen, "reset", None)
             proofs.revoke(self.folder, [used], here)
             self.assertTrue((self.folder / f"{TWO}.json").exists())
             every = (self.card.address, *parts)
-            return {each for each in every if proofs.holds(self.folder, each, self.card, seen)}
+            return {
+                address for address in every if proofs.holds(self.folder, address, self.card, seen)
+            }
 
         self.assertEqual({other}, proven_after(small, [small, other]))
         self.assertEqual(set(), proven_after(self.card.address, [self.card.address]))
@@ -153,8 +155,8 @@ class QuarantineTest(HostTestCase):
 
     def reason(self, card: model.GPU | None = None) -> str | None:
         card = card or self.card
-        found = quarantine.unavailable(self.folder, [card], self.host.roots)
-        return availability.text(found.get(card.address, ()))
+        reasons = quarantine.unavailable(self.folder, [card], self.host.roots)
+        return availability.text(reasons.get(card.address, ()))
 
     def test_another_product_is_another_card(self) -> None:
         self.put()
@@ -220,8 +222,8 @@ class MovedTest(HostTestCase):
             (self.host.path(new) / "config").write_bytes(config)
         kernel.boot(self.host, "the-second")
 
-    def identities(self, found: Iterable[model.GPU]) -> dict[model.PciAddress, identity.Identity]:
-        return {card.address: identity.read(card, self.host.roots) for card in found}
+    def identities(self, gpus: Iterable[model.GPU]) -> dict[model.PciAddress, identity.Identity]:
+        return {card.address: identity.read(card, self.host.roots) for card in gpus}
 
     def put(self, address: str, reason: str = "it is broken", **kwargs: Any) -> None:
         card = self.gpu_at(address)
@@ -231,11 +233,11 @@ class MovedTest(HostTestCase):
         self.assertEqual({card.address: entry}, {card.address: self.loaded()[address]})
 
     def loaded(self) -> dict[str, quarantine.Entry]:
-        return {str(each): found for each, found in quarantine.load(self.folder).items()}
+        return {str(address): entry for address, entry in quarantine.load(self.folder).items()}
 
     def kept(self) -> dict[str, str]:
-        found = quarantine.unavailable(self.folder, self.host.gpus(), self.host.roots)
-        return {str(address): str(*reasons) for address, reasons in found.items()}
+        reasons_by_card = quarantine.unavailable(self.folder, self.host.gpus(), self.host.roots)
+        return {str(address): str(*reasons) for address, reasons in reasons_by_card.items()}
 
     def follow(self) -> list[tuple[str, str]]:
         moved = quarantine.follow(self.folder, self.host.gpus(), self.host.roots)
@@ -268,8 +270,10 @@ class MovedTest(HostTestCase):
         self.put(FIRST, "the second")  # two that change places
         self.move((FIRST, NEW), (NEW, FIRST))
         self.assertEqual([(FIRST, NEW), (NEW, FIRST)], self.follow())
-        found = self.loaded()
-        self.assertEqual(("the second", "it is broken"), (found[NEW].reason, found[FIRST].reason))
+        entries = self.loaded()
+        self.assertEqual(
+            ("the second", "it is broken"), (entries[NEW].reason, entries[FIRST].reason)
+        )
 
     def test_another_card_in_its_place(self) -> None:
         self.put(FIRST)
@@ -303,9 +307,9 @@ class MovedTest(HostTestCase):
         """Until the host is booted the others are where they were."""
         self.without_serial_numbers()
         self.host.remove(SECOND)
-        for boot, kept in (("the-first", [FIRST]), ("the-second", [FIRST, THREE])):
+        for boot, addresses in (("the-first", [FIRST]), ("the-second", [FIRST, THREE])):
             kernel.boot(self.host, boot)
-            self.assertEqual(kept, sorted(self.kept()))
+            self.assertEqual(addresses, sorted(self.kept()))
 
     def test_a_file_without_what_was_seen(self) -> None:
         """As an older release or an operator wrote it"""

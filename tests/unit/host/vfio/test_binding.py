@@ -58,7 +58,9 @@ class BindingTestCase(HostTestCase):
 
     def overrides(self) -> list[str]:
         functions = (CARD, AUDIO, USB)
-        texts = [(self.host.path(each) / "driver_override").read_text() for each in functions]
+        texts = [
+            (self.host.path(function) / "driver_override").read_text() for function in functions
+        ]
         return [text.strip() for text in texts]
 
 
@@ -185,7 +187,7 @@ class TestRefusals(BindingTestCase):
         self.assertIn(
             "unbindLock was not granted: a process has just opened the card", error.reason
         )
-        self.assertEqual([], [each for each in self.kernel.done if each.startswith(CARD)])
+        self.assertEqual([], [line for line in self.kernel.done if line.startswith(CARD)])
         lock.unlink()
         written = self.root / "unbindLock"  # which outlives the folder of the card
         written.write_text("0\n")
@@ -229,8 +231,8 @@ class TestInUse(BindingTestCase):
 
     def in_use(self, *addresses: str) -> dict[str, str]:
         cards = map(model.PciAddress.parse, addresses)
-        found = binding.in_use(cards, self.settings())
-        return {str(address): open_devices.as_text(who) for address, who in found.items()}
+        holders = binding.in_use(cards, self.settings())
+        return {str(address): open_devices.as_text(who) for address, who in holders.items()}
 
     def test_a_process_that_calls_itself_so(self) -> None:
         self.open(CARD, 812, "\x1b]0;mine\x07\u202ex\n".encode() + b"a" * 4000)
@@ -246,11 +248,11 @@ class TestInUse(BindingTestCase):
         self.open(CARD, 812, b"/usr/bin/nvidia-persistenced\0--verbose\0")
         self.open(CARD, 813, b"dcgm\0")
         self.open(other, 814, b"rocm-smi\0")
-        found = self.in_use(CARD, other, third)
-        self.assertEqual({CARD, other}, found.keys())
-        self.assertEqual("rocm-smi (pid 814)", found[other])
-        self.assertIn("/usr/bin/nvidia-persistenced --verbose (pid 812)", found[CARD])
-        self.assertIn("dcgm (pid 813)", found[CARD])
+        holders = self.in_use(CARD, other, third)
+        self.assertEqual({CARD, other}, holders.keys())
+        self.assertEqual("rocm-smi (pid 814)", holders[other])
+        self.assertIn("/usr/bin/nvidia-persistenced --verbose (pid 812)", holders[CARD])
+        self.assertIn("dcgm (pid 813)", holders[CARD])
         self.assertEqual({}, self.in_use(third))
         self.assertEqual({}, self.in_use())
 

@@ -125,12 +125,12 @@ class TestMemory(PassthroughTestCase):
 
     def test_larger_than_the_operator_says(self) -> None:
         self.add("26b9", mapped_mib=64 * 1024)
-        given = address_space.Bits(40, 46, given_gib=127)
-        reason = passthrough.obstacle(self.gpu(), self.host.roots, given) or ""
+        bits = address_space.Bits(40, 46, given_gib=127)
+        reason = passthrough.obstacle(self.gpu(), self.host.roots, bits) or ""
         self.assertIn("L40S maps 128 GiB", reason)
         self.assertIn("[gpu]guest_mmio_gib says that a guest has room for 127 GiB", reason)
-        given = address_space.Bits(40, 40, given_gib=128)
-        self.assertIsNone(passthrough.obstacle(self.gpu(), self.host.roots, given))
+        bits = address_space.Bits(40, 40, given_gib=128)
+        self.assertIsNone(passthrough.obstacle(self.gpu(), self.host.roots, bits))
 
     def test_unreadable(self) -> None:
         self.add()
@@ -147,9 +147,9 @@ class TestSwitchedBoards(PassthroughTestCase):
     def switch(self) -> None:
         self.host.add_device("0000:05:00.0", "10de", "22a3", class_code=0x068000)
 
-    def assertSaid(self, said: str | None) -> None:
-        self.assertEqual(said is not None, bool(self.reasons()))
-        self.assertIn(said or "", "".join(self.reasons()))
+    def assertSaid(self, reason: str | None) -> None:
+        self.assertEqual(reason is not None, bool(self.reasons()))
+        self.assertIn(reason or "", "".join(self.reasons()))
 
     def test_products(self) -> None:
         modules = ("2324", "2328", "2329", "232c", "230c", "1db8", "20b2")  # by name no module

@@ -21,11 +21,11 @@ class TestDivided(HostTestCase):
         super().setUp()
         self.log = self.useFixture(fixtures.FakeLogger("nova_gpu.host.vgpu.division"))
 
-    told: division.TypesByFunction = MappingProxyType({})
+    types: division.TypesByFunction = MappingProxyType({})
 
     def divided(self) -> dict[str, values.DividedCard]:
-        found = division.divided(self.host.gpus(), self.host.roots, self.told)
-        return {str(address): card for address, card in found.items()}
+        divided_cards = division.divided(self.host.gpus(), self.host.roots, self.types)
+        return {str(address): card for address, card in divided_cards.items()}
 
     def add_plain(self, address: str, *quotas_gib: int) -> list[str]:
         """A B60 whose driver says how much memory each function has, or 0"""
@@ -101,11 +101,15 @@ class TestDivided(HostTestCase):
             expected[address] = name
         cards = [gpu.address for gpu in self.host.gpus()]
         modes = gim.modes(cards, self.host.roots, 30)
-        found = division.divided(self.host.gpus(), self.host.roots, modes=modes)
-        names = {str(a): next(t.name for t in card.types.values()) for a, card in found.items()}
+        divided_cards = division.divided(self.host.gpus(), self.host.roots, modes=modes)
+        names = {
+            str(a): next(t.name for t in card.types.values()) for a, card in divided_cards.items()
+        }
         self.assertEqual(expected, names)
         self.assertEqual(
-            {*expected.values()}, {next(iter(card.types)) for card in found.values()}, "the ids"
+            {*expected.values()},
+            {next(iter(card.types)) for card in divided_cards.values()},
+            "the ids",
         )
         self.host.remove(str(cards[0]))
         self.assertRaises(child_process.Failed, gim.modes, cards, self.host.roots, 30)
@@ -156,8 +160,10 @@ class TestDivided(HostTestCase):
         (function,) = vgpu.add_functions(self.host, TWO, 1)
         vgpu.set_profiles(self.host, function, {}, current=1156)
         self.assertEqual({"nvidia-1156": values.VGPUType("nvidia-1156")}, self.divided()[TWO].types)
-        types = {each: values.VGPUType(each, "told") for each in ("nvidia-1155", "nvidia-1156")}
-        self.told = {PciAddress.parse(function): types}
+        types = {
+            type_id: values.VGPUType(type_id, "told") for type_id in ("nvidia-1155", "nvidia-1156")
+        }
+        self.types = {PciAddress.parse(function): types}
         self.assertEqual(types, self.divided()[TWO].types)
 
     def test_what_was_told_before_beside_a_card_that_tells_it_still(self) -> None:
@@ -167,7 +173,7 @@ class TestDivided(HostTestCase):
             vgpu.set_profiles(self.host, function, vgpu.L40S)
         types = self.divided()[TWO].types
         vgpu.set_profiles(self.host, function, {}, current=1156)
-        self.told = {PciAddress.parse(function): types}
+        self.types = {PciAddress.parse(function): types}
         self.assertEqual(types, self.divided()[TWO].types)
 
     def test_a_card_that_tells_of_more_than_can_be(self) -> None:
@@ -185,9 +191,9 @@ class TestDivided(HostTestCase):
         link = self.host.path(TWO) / vgpu.make(self.host, TWO, "nvidia-64") / "mdev_type"
         link.unlink()
         link.symlink_to("-1")
-        found = self.divided()
-        self.assertIsNone(found[ONE].unread)
-        self.assertIn("a mediated device of the type '-1'", found[TWO].unread or "")
+        divided_cards = self.divided()
+        self.assertIsNone(divided_cards[ONE].unread)
+        self.assertIn("a mediated device of the type '-1'", divided_cards[TWO].unread or "")
 
 
 class ReadingsTest(HostTestCase):
@@ -204,8 +210,8 @@ class ReadingsTest(HostTestCase):
 
     def look(self) -> values.DividedCard:
         cards = self.host.gpus()
-        (found,) = division.divided(cards, self.host.roots, readings=self.readings).values()
-        return found
+        (divided_card,) = division.divided(cards, self.host.roots, readings=self.readings).values()
+        return divided_card
 
     def reads(self) -> int:
         """How many files about what can be made one look opens"""
@@ -216,7 +222,7 @@ class ReadingsTest(HostTestCase):
         return available.mock.call_count
 
     def of_type(self, type_id: str) -> list[int]:
-        return [each.available[type_id] for each in self.look().parents.values()]
+        return [parent.available[type_id] for parent in self.look().parents.values()]
 
     def test_one_function_while_nothing_changes(self) -> None:
         card = self.look()
@@ -259,9 +265,9 @@ class MdevTestCase(HostTestCase):
         self.types = self.host.path(CARD) / "mdev_supported_types"
 
     def facts(self, type_id: str) -> values.VGPUType:
-        found = mdev.facts(self.device, type_id)
-        assert found is not None
-        return found
+        vgpu_type = mdev.facts(self.device, type_id)
+        assert vgpu_type is not None
+        return vgpu_type
 
 
 class TestTypes(MdevTestCase):
@@ -328,9 +334,9 @@ class TestFunctions(SriovTestCase):
     def test_in_the_order_of_their_numbers(self) -> None:
         added = vgpu.add_functions(self.host, OTHER, 12)
         functions = sriov.virtual_functions(self.device(OTHER))
-        found = [str(each) for each in functions.values()]
-        self.assertEqual((added, added), (found, list(functions)))
-        self.assertEqual("0000:82:01.7", found[-1])
+        addresses = [str(function) for function in functions.values()]
+        self.assertEqual((added, added), (addresses, list(functions)))
+        self.assertEqual("0000:82:01.7", addresses[-1])
 
     def test_without_the_file_whose_reading_may_wait(self) -> None:
         vgpu.add_functions(self.host, OTHER, 2)

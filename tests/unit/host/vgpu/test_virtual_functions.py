@@ -15,7 +15,7 @@ CARD, FUNCTION, AMDS = "0000:3b:00.0", "0000:3b:00.1", "0000:af:00.0"
 
 class TestParse(base.BaseTestCase):
     def test_what_cannot_be_used(self) -> None:
-        for entry, said in (
+        for entry, message in (
             ("8086:56c0", "it has no ="),
             ("8086:56c0=0", "is not a number of functions"),
             ("8086:56c0=-1", "is not a number of functions"),
@@ -24,7 +24,7 @@ class TestParse(base.BaseTestCase):
             error = self.assertRaises(
                 exception.InvalidOption, virtual_functions.parse, ["1002:74a1=8", entry]
             )
-            self.assertIn(said, str(error))
+            self.assertIn(message, str(error))
             self.assertIn(f"[gpu]virtual_functions = '{entry}'", str(error))
 
 
@@ -90,9 +90,9 @@ class TestEnable(EnableTestCase):
         (amd/MxGPU-Virtualization, gim_shim/gim_drv.c), and the kernel's sriov_numvfs_store asks for
         that."""
         self.host.add_gpu(AMDS, "1002", "74a1", totalvfs=8)
-        said = self.refused(8, AMDS)
-        self.assertIn("only AMD's module gim creates them", said)
-        self.assertIn("modprobe gim vf_num=8", said)
+        message = self.refused(8, AMDS)
+        self.assertIn("only AMD's module gim creates them", message)
+        self.assertIn("modprobe gim vf_num=8", message)
         self.assertEqual([], self.kernel.done)
 
     def test_amds_that_gim_has_made(self) -> None:
@@ -104,15 +104,15 @@ class TestEnable(EnableTestCase):
         self.assertIsNone(virtual_functions.obstacle(function, self.host.roots))
         self.assertIn("it has 1 already; unload the module gim", self.refused(2, AMDS))
         self.host.set_autoprobe(AMDS, enabled=True)
-        said = virtual_functions.obstacle(function, self.host.roots)
-        self.assertIn("sriov_drivers_autoprobe before gim is loaded", str(said))
+        reason = virtual_functions.obstacle(function, self.host.roots)
+        self.assertIn("sriov_drivers_autoprobe before gim is loaded", str(reason))
 
     def test_which_cards_gim_lets_share_memory(self) -> None:
         """By its parameter, an array, and the functions of each of its cards"""
         addresses = [f"0000:{bus}3:00.0" for bus in "0123"]
         for card in addresses:
             self.host.add_gpu(card, "1002", "74a1", class_code=0x120000, driver="gim", totalvfs=8)
-        gpus = [cards.card(each, "amdgpu") for each in addresses]
+        gpus = [cards.card(address, "amdgpu") for address in addresses]
         path = self.host.roots.sysfs / "module/gim/parameters/fb_sharing_mode"
         for number, card in enumerate(addresses[:3]):  # the fourth has none
             self.host.add_vf(card, f"0000:{number}3:02.0")
@@ -121,8 +121,10 @@ class TestEnable(EnableTestCase):
         ):
             if text is not None:
                 pci.write(path, f"{text}\n")
-            said = gim.undeclared(gpus[0], 1, gpus * 2, self.host.roots)
-            self.assertEqual(size > 1, f"up to {size} cards share" in (said or ""), (text, said))
+            reason = gim.undeclared(gpus[0], 1, gpus * 2, self.host.roots)
+            self.assertEqual(
+                size > 1, f"up to {size} cards share" in (reason or ""), (text, reason)
+            )
             self.assertEqual(size == 1, gim.is_alone(gpus[0], 1, self.host.roots), text)
         pci.write(path, "2\n")
         self.host.add_vf(addresses[0], "0000:03:02.1")
@@ -139,7 +141,9 @@ class TestEnableNvidias(EnableTestCase):
         super().setUp()
         self.host.add_gpu(CARD, "10de", "26b9", totalvfs=2, driver="nvidia")
         device = self.host.path(CARD)
-        self.links = [f"ln -s ../{CARD[:-1]}{each + 4} {device}/virtfn{each}" for each in (0, 1)]
+        self.links = [
+            f"ln -s ../{CARD[:-1]}{number + 4} {device}/virtfn{number}" for number in (0, 1)
+        ]
         self.program = self.root / "sriov-manage"
         self.log = self.root / "runs"
         for name, value in (("_TRY_AGAIN_S", 0.01), ("SRIOV_MANAGE", self.program)):
@@ -180,10 +184,10 @@ class TestEnableNvidias(EnableTestCase):
 
     def test_again_but_not_for_ever(self) -> None:
         self.write_locked(times=99)
-        said = self.refused(2)
+        message = self.refused(2)
         self.assertEqual(15, self.runs())
-        self.assertIn("Cannot obtain unbindLock", said)
-        self.assertIn("end what uses the card", said)
+        self.assertIn("Cannot obtain unbindLock", message)
+        self.assertIn("end what uses the card", message)
 
     def test_not_where_gpu_instances_would_be_lost(self) -> None:
         """It binds the driver anew, after which there are none (bigstack-oss/cubecos#905)."""
@@ -200,8 +204,8 @@ class TestObstacle(HostTestCase):
         self.host.set_autoprobe(CARD, enabled=False)
 
     def obstacle(self) -> str:
-        found = virtual_functions.obstacle(PciAddress.parse(FUNCTION), self.host.roots)
-        return found or ""
+        reason = virtual_functions.obstacle(PciAddress.parse(FUNCTION), self.host.roots)
+        return reason or ""
 
     def test_who_drives_it(self) -> None:
         self.host.add_vf(CARD, FUNCTION)
@@ -215,10 +219,10 @@ class TestObstacle(HostTestCase):
             self.host.bind(FUNCTION, driver)
             self.assertEqual("", self.obstacle())
         self.host.bind(FUNCTION, None)
-        said = f"{CARD}/sriov_drivers_autoprobe before sriov_numvfs"
-        self.assertIn(said, self.obstacle())
+        reason = f"{CARD}/sriov_drivers_autoprobe before sriov_numvfs"
+        self.assertIn(reason, self.obstacle())
         (self.host.path(CARD) / "sriov_drivers_autoprobe").unlink()
-        self.assertIn(said, self.obstacle())
+        self.assertIn(reason, self.obstacle())
 
     def test_beside_a_neighbour(self) -> None:
         self.host.add_vf(CARD, FUNCTION, iommu_group=77)

@@ -96,7 +96,7 @@ class BindingsTest(base.BaseTestCase):
     def test_half_of_the_daemon_is_left_to_nova(self) -> None:
         config = self.useFixture(config_fixture.Config(CONF)).config
         config(group="nova_sys_admin", thread_pool_size=4)
-        found = [cards.card(f"0000:4{n}:00.0", "nouveau") for n in range(4)]
+        gpus = [cards.card(f"0000:4{n}:00.0", "nouveau") for n in range(4)]
         two, at_once, most = threading.Barrier(2, timeout=200), [], []
 
         def bind(address: str) -> None:
@@ -106,12 +106,12 @@ class BindingsTest(base.BaseTestCase):
             at_once.remove(address)
 
         self.useFixture(fixtures.MonkeyPatch("nova_gpu.privsep.vfio.give_to_guests", bind))
-        for card in found:
+        for card in gpus:
             self.host.add_gpu(str(card.address), "10de", "25b6", driver="nouveau")
         bindings = self.new_service()
-        for card in found:
+        for card in gpus:
             bindings.begin(card, "one")
-        for card in found:
+        for card in gpus:
             bindings._begun[card.address][1].result(200)
         self.assertEqual(2, max(most))
 
@@ -175,7 +175,7 @@ class BindingsTest(base.BaseTestCase):
         with self.assertLogs("nova_gpu.virt.delivery.binding", "INFO") as log:
             for expected in (["INFO"], ["INFO", "WARNING"], ["INFO", "WARNING"]):
                 self.bindings.cleaned([card])
-                self.assertEqual(expected, [each.levelname for each in log.records])
+                self.assertEqual(expected, [record.levelname for record in log.records])
         self.assertIn("in use by X (pid 1)", log.output[0])
         self.assertIn("end that first", log.output[1])
         self.error = None
@@ -236,8 +236,8 @@ class BindingsTest(base.BaseTestCase):
             with mock.patch.object(quarantine, "_RETRY_AFTER_S", wait_s):
                 unbound.add(FIRST_CARD, IN_USE)
             self.assertEqual(reasons, len(unbound.unavailable()))
-            found = quarantine.unbound(self.folder, [FIRST_CARD, OTHER_CARD])
-            self.assertLessEqual(found.keys(), {FIRST_CARD.address})
+            refusals = quarantine.unbound(self.folder, [FIRST_CARD, OTHER_CARD])
+            self.assertLessEqual(refusals.keys(), {FIRST_CARD.address})
         unbound.prune()
         self.assertEqual([], list(self.folder.iterdir()))
         unbound.add(FIRST_CARD, IN_USE)
@@ -253,8 +253,8 @@ class OpenCardsTest(VerbTestCase):
         self.cards = open_cards.OpenCards(self.host.roots)
 
     def reasons(self) -> Mapping[PciAddress, str]:
-        found = discovery.cards_at([PciAddress.parse(CARD)], self.host.roots)
-        return self.cards.reasons(found)
+        gpus = discovery.cards_at([PciAddress.parse(CARD)], self.host.roots)
+        return self.cards.reasons(gpus)
 
     def test_what_a_process_of_the_host_has_open(self) -> None:
         device = self.host.path(CARD) / "drm/card0"
@@ -267,8 +267,8 @@ class OpenCardsTest(VerbTestCase):
         (reason,) = self.reasons().values()
         self.assertEqual("it is in use by processes of the host; end that first", reason)
         self.reasons()
-        said = f"GPU {CARD} is not offered while the host uses it: nvidia-persistenced (pid 812)"
-        self.assertEqual(1, self.log.output.count(said))
+        message = f"GPU {CARD} is not offered while the host uses it: nvidia-persistenced (pid 812)"
+        self.assertEqual(1, self.log.output.count(message))
         for address in (CARD, CARD.replace(".0", ".1")):
             self.host.bind(address, "vfio-pci")
         self.assertEqual({}, self.reasons())

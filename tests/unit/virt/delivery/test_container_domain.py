@@ -54,8 +54,8 @@ class StaleDeviceTest(base.BaseTestCase):
         for number, uuid in ((3, _UUID), (5, other)):
             self._attach(f"loop{number}", f"/var/lib/nova/instances/{uuid}/disk")
         (self._sysfs / "block/loop6").mkdir(parents=True)
-        for device, kept in (("loop3", 1), ("loop5", 0), ("loop6", 0), ("loop4", 0), ("nbd0", 1)):
-            self.assertEqual(bool(kept), self._kept(f"/dev/{device}"), device)
+        for device, count in (("loop3", 1), ("loop5", 0), ("loop6", 0), ("loop4", 0), ("nbd0", 1)):
+            self.assertEqual(bool(count), self._kept(f"/dev/{device}"), device)
         instance = types.SimpleNamespace(uuid=_UUID, system_metadata={})
         container_domain.forget_stale_device(instance, self._sysfs)
         self.assertEqual({}, instance.system_metadata)
@@ -92,7 +92,7 @@ class TestProcesses(base.BaseTestCase):
         self.process(14, "hosts", "/")
         (self.proc / "15").mkdir()  # It ends while it is read.
 
-        found = sorted(container_domain.processes(10, self.proc))
+        texts = sorted(container_domain.processes(10, self.proc))
 
         name = "(b)\ufffd[2K\ufffd"
-        self.assertEqual([f"{name} (pid 12, state D)", "init (pid 11, state D)"], found)
+        self.assertEqual([f"{name} (pid 12, state D)", "init (pid 11, state D)"], texts)

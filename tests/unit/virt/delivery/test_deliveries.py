@@ -31,22 +31,22 @@ class WaysTest(HostTestCase):
 
     def test_what_a_guest_is_given(self) -> None:
         """In its order, so that its devices come in it; whole cards' way sees every guest."""
-        found = self.ways("kvm")
+        ways = self.ways("kvm")
         card = cards.card(CARD)
         kinds = {ONE: VGPUKind.MEDIATED, TWO: VGPUKind.PLAIN, THREE: VGPUKind.PLAIN}
-        mediated, plain = found.parts[VGPUKind.MEDIATED], found.parts[VGPUKind.PLAIN]
-        self.assertEqual([(found.whole, [])], list(found.by_grant([], kinds.__getitem__)))
+        mediated, plain = ways.parts[VGPUKind.MEDIATED], ways.parts[VGPUKind.PLAIN]
+        self.assertEqual([(ways.whole, [])], list(ways.by_grant([], kinds.__getitem__)))
         self.assertEqual(
-            [(found.whole, [card]), (mediated, [ONE]), (plain, [TWO, THREE])],
-            list(found.by_grant([card, ONE, TWO, THREE], kinds.__getitem__)),
+            [(ways.whole, [card]), (mediated, [ONE]), (plain, [TWO, THREE])],
+            list(ways.by_grant([card, ONE, TWO, THREE], kinds.__getitem__)),
         )
         self.assertEqual(
-            [(found.whole, []), (plain, [TWO]), (mediated, [ONE])],
-            list(found.by_grant([TWO, ONE], kinds.__getitem__)),
+            [(ways.whole, []), (plain, [TWO]), (mediated, [ONE])],
+            list(ways.by_grant([TWO, ONE], kinds.__getitem__)),
         )
         # A part of which nothing is known
         self.assertEqual(VGPUKind.INSTANCE, self.ways("lxc").part(VGPUKind.MEDIATED).kind)
-        self.assertEqual(VGPUKind.MEDIATED, found.part(VGPUKind.INSTANCE).kind)
+        self.assertEqual(VGPUKind.MEDIATED, ways.part(VGPUKind.INSTANCE).kind)
 
     def test_what_divides_cards(self) -> None:
         """A card that an option names which the host ignores is not offered."""
@@ -56,16 +56,16 @@ class WaysTest(HostTestCase):
             ("mig_profile", "10de:2335=1g.18gb", "lxc", "kvm", mig, "make_mig_instances"),
         ):
             self.config(group="gpu", **{option: [value]})
-            found = self.ways(kind)
-            self.assertEqual(wanted, found.wanted)
+            ways = self.ways(kind)
+            self.assertEqual(wanted, ways.wanted)
             with fixtures.MockPatch(f"nova_gpu.privsep.vgpu.{verb}", return_value=7) as patch:
-                found.divide(CARD, *wanted.values())
+                ways.divide(CARD, *wanted.values())
             (call,) = patch.mock.mock_calls
             self.assertEqual([CARD, *wanted.values()], [*call.args, *call.kwargs.values()])
             product = model.Product(*value.partition("=")[0].split(":"))
             gpu, none = cards.placed(CARD, product=product), cards.placed(CARD)
-            said = self.ways(other).ignored(gpu)
-            self.assertIn(f"[gpu]{option} names it in vain", said or "")
+            reason = self.ways(other).ignored(gpu)
+            self.assertIn(f"[gpu]{option} names it in vain", reason or "")
             for host, card in ((other, none), (kind, gpu)):
                 self.assertIsNone(self.ways(host).ignored(card))
             self.config(group="gpu", **{option: []})
@@ -82,5 +82,5 @@ class WaysTest(HostTestCase):
         vgpu.set_partition(self.host, CARD, "SPX", "NPS1")
         lost = OSError("no daemon")
         with fixtures.MockPatch("nova_gpu.privsep.vgpu.partition_modes", side_effect=lost):
-            found = vgpu_deliveries.modes(self.host.gpus(), self.host.roots, before)
-        self.assertEqual(before, found)
+            modes = vgpu_deliveries.modes(self.host.gpus(), self.host.roots, before)
+        self.assertEqual(before, modes)

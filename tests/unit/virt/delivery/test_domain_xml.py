@@ -91,18 +91,18 @@ class AddCardsTest(unittest.TestCase):
         ports = domain.xpath("devices/controller[@model='pcie-root-port']/@index")
         self.assertEqual(["1", "2"], ports)
         kind = {"mode": "subsystem", "type": "pci", "managed": "yes"}
-        for each, source, place in zip(
+        for hostdev, source, place in zip(
             domain.findall("devices/hostdev"),
             (("0x0000", "0x3b", "0x00", "0x0"), ("0x0000", "0x3b", "0x00", "0x1"), ALONE_AT),
             (("0x01", "0x0", "on"), ("0x01", "0x1", None), ("0x02", "0x0", None)),
             strict=True,
         ):
-            self.assertEqual(kind, dict(each.attrib))
-            found = each.find("source/address").get
-            self.assertEqual(source, tuple(map(found, ("domain", "bus", "slot", "function"))))
-            found = each.find("address").get
-            self.assertEqual(place, tuple(map(found, ("bus", "function", "multifunction"))))
-            self.assertEqual("0x00", found("slot"))
+            self.assertEqual(kind, dict(hostdev.attrib))
+            attribute = hostdev.find("source/address").get
+            self.assertEqual(source, tuple(map(attribute, ("domain", "bus", "slot", "function"))))
+            attribute = hostdev.find("address").get
+            self.assertEqual(place, tuple(map(attribute, ("bus", "function", "multifunction"))))
+            self.assertEqual("0x00", attribute("slot"))
 
     def test_cliques(self) -> None:
         """Of the card's first function, which is the one that the driver looks at"""
@@ -116,13 +116,13 @@ class AddCardsTest(unittest.TestCase):
             (alias,) = domain.xpath(
                 f"devices/hostdev[source/address/@bus='0x{card.address.bus:02x}'][alias]/alias/@name"
             )
-            (told,) = domain.xpath(
+            (element,) = domain.xpath(
                 f"qemu:override/qemu:device[@alias='{alias}']/qemu:frontend/qemu:property",
                 namespaces=names,
             )
             self.assertEqual(
                 {"name": "x-nv-gpudirect-clique", "type": "unsigned", "value": number},
-                dict(told.attrib),
+                dict(element.attrib),
             )
             self.assertTrue(alias.startswith("ua-"))
         self.assertEqual(["0x0", "0x0"], domain.xpath("devices/hostdev[alias]/address/@function"))
@@ -135,13 +135,15 @@ class AddCardsTest(unittest.TestCase):
         domain = etree.fromstring(xml)
         self.assertEqual([], domain.xpath("devices/hostdev/alias"))
         self.assertEqual("devices", domain[-1].tag)
-        found = domains.gpus_in(xml, domains.Parts({}, {}))
-        self.assertEqual({PAIR.address, ALONE.address}, found)
+        addresses = domains.gpus_in(xml, domains.Parts({}, {}))
+        self.assertEqual({PAIR.address, ALONE.address}, addresses)
 
     def test_ports(self) -> None:
         """Ours are in front of Nova's devices: else libvirt would give their numbers to those. Of a
         guest without any libvirt makes all: one that is defined would leave none free."""
-        kinds = [each.get("model") or each.tag for each in self.domain(PAIR).find("devices")]
+        kinds = [
+            element.get("model") or element.tag for element in self.domain(PAIR).find("devices")
+        ]
         expected = ["pcie-root-port", "hostdev", "hostdev", "video", "pcie-root", "pcie-root-port"]
         self.assertEqual(expected, kinds)
         domain = self.domain(PAIR, ALONE, ports=0)
@@ -160,6 +162,6 @@ class DefineAgainTest(base.BaseTestCase):
             nova.rescue = lambda context, instance, network_info, block_device_info: None
             instance = mock.Mock(spec=["image_meta"])
             domain_xml.define_again(nova, "context", instance, [], {})
-            given = nova._get_guest_xml.call_args.kwargs
-            self.assertEqual("the domain's" if known else None, given.get("old_guest"))
+            arguments = nova._get_guest_xml.call_args.kwargs
+            self.assertEqual("the domain's" if known else None, arguments.get("old_guest"))
             nova._host.write_instance_config.assert_called_once_with(nova._get_guest_xml())

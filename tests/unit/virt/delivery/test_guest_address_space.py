@@ -68,9 +68,9 @@ class AddressSpaceTestCase(base.BaseTestCase):
         return instance
 
     def set_up(self, guest: Any, instance: objects.Instance) -> None:
-        asked, is_uefi = records.request_of(instance), domain_xml.has_uefi(guest)
+        flavor_request, is_uefi = records.request_of(instance), domain_xml.has_uefi(guest)
         setting = guest_address_space.setting(
-            instance, asked, self.cards(), self.host.roots, is_uefi=is_uefi
+            instance, flavor_request, self.cards(), self.host.roots, is_uefi=is_uefi
         )
         domain_xml.give_room(guest, setting)
         domain_xml.limit_bits(guest, self.host.roots, self.libvirt)
@@ -205,9 +205,9 @@ class DomainTest(AddressSpaceTestCase):
 
 class RefuseTest(AddressSpaceTestCase):
     def assertSaid(self, gib: int, *words: str, specs: Any = None, **image: Any) -> None:
-        said = self.refused(self.instance(gib, specs, **image))
-        for each in words:
-            self.assertIn(each, said)
+        message = self.refused(self.instance(gib, specs, **image))
+        for word in words:
+            self.assertIn(word, message)
 
     def test_bits(self) -> None:
         """Of flavor and image, and where the host gives a guest no model"""

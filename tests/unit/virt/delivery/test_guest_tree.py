@@ -51,8 +51,8 @@ class GuestTreeTestCase(base.BaseTestCase):
         self, instance: objects.Instance, held: Sequence[GPU], machine_type: str = Q35
     ) -> tree.Tree | None:
         """The tree that the instance's guest sees"""
-        asked = records.request_of(instance)
-        return guest_tree.of(instance, asked, held, machine_type, self.roots)
+        flavor_request = records.request_of(instance)
+        return guest_tree.of(instance, flavor_request, held, machine_type, self.roots)
 
     def write_cpus(self, **cpulists: str) -> None:
         for node, cpulist in cpulists.items():
@@ -73,8 +73,8 @@ class OfTest(GuestTreeTestCase):
     )
     @ddt.unpack
     def test_words(self, word: str | None, held: list[GPU], expected: bool) -> None:
-        found = self.seen(self.instance(word), held)
-        self.assertEqual(tree.of(held) if expected else None, found)
+        planned_tree = self.seen(self.instance(word), held)
+        self.assertEqual(tree.of(held) if expected else None, planned_tree)
 
     def refused(self, *arguments: Any) -> str:
         with self.assertRaises(exception.GuestUnfit) as raised:
@@ -83,8 +83,8 @@ class OfTest(GuestTreeTestCase):
 
     def test_other_machine_types(self) -> None:
         self.assertIsNone(self.seen(self.instance(), PAIR, "virt-8.0"))
-        said = self.refused(self.instance("required"), PAIR, "virt-8.0")
-        self.assertIn("machine type virt-8.0 cannot have it", said)
+        message = self.refused(self.instance("required"), PAIR, "virt-8.0")
+        self.assertIn("machine type virt-8.0 cannot have it", message)
 
     def test_too_many_roots(self) -> None:
         many = [
@@ -98,8 +98,8 @@ class OfTest(GuestTreeTestCase):
         held = [ALONE, ELSEWHERE]
         self.assertIsNotNone(self.seen(self.instance(cells=[0]), held))
         self.assertIsNotNone(self.seen(self.instance("required", [0, 1]), held))
-        said = self.refused(self.instance("required", [0]), held, Q35)
-        self.assertIn("are not on node 1, where its GPUs are", said)
+        message = self.refused(self.instance("required", [0]), held, Q35)
+        self.assertIn("are not on node 1, where its GPUs are", message)
 
     def test_more_io_ports_than_uefi_has(self) -> None:
         """QEMU 7.2 with OVMF 2022.11: behind two expanders 9 such cards had addresses, and of 10
@@ -108,9 +108,9 @@ class OfTest(GuestTreeTestCase):
         self.image(hw_firmware_type="uefi")
         self.assertIsNotNone(self.seen(self.instance(), held[:9]))
         self.assertIsNone(self.seen(self.instance(), held))
-        said = self.refused(self.instance("required"), held, Q35)
-        self.assertIn("9 GPUs that have a BAR with I/O ports, and 10 of its GPUs have one", said)
-        self.assertIn("an image without hw_firmware_type=uefi", said)
+        message = self.refused(self.instance("required"), held, Q35)
+        self.assertIn("9 GPUs that have a BAR with I/O ports, and 10 of its GPUs have one", message)
+        self.assertIn("an image without hw_firmware_type=uefi", message)
         # Of one to which the host gave no ports a guest sees none.
         pci.write_io_bar(self.host.path(str(held[0].address)), 0)
         self.assertIsNotNone(self.seen(self.instance(), held))
@@ -130,8 +130,8 @@ class OfTest(GuestTreeTestCase):
         return held
 
     def image(self, **properties: str) -> None:
-        found = objects.ImageMeta(properties=objects.ImageMetaProps(**properties))
-        self.useFixture(fixtures.MonkeyPatch("nova.objects.Instance.image_meta", found))
+        image_meta = objects.ImageMeta(properties=objects.ImageMetaProps(**properties))
+        self.useFixture(fixtures.MonkeyPatch("nova.objects.Instance.image_meta", image_meta))
 
 
 class RenderTest(GuestTreeTestCase):
@@ -150,13 +150,15 @@ class RenderTest(GuestTreeTestCase):
         return guest
 
     def domain(self, guest: Any, held: Sequence[GPU], *, cells: bool = True) -> Any:
-        found = tree.of(held)
-        assert found is not None
+        planned_tree = tree.of(held)
+        assert planned_tree is not None
         if cells:
-            guest_tree.add_cells(guest, found, self.roots)
-        domain_xml.add_cards(guest, held, option_rom=True, tree=found)
+            guest_tree.add_cells(guest, planned_tree, self.roots)
+        domain_xml.add_cards(guest, held, option_rom=True, tree=planned_tree)
         guest.devices = [
-            each for each in guest.devices if not isinstance(each, vconfig.LibvirtConfigGuestDisk)
+            device
+            for device in guest.devices
+            if not isinstance(device, vconfig.LibvirtConfigGuestDisk)
         ]
         return etree.fromstring(guest.to_xml())
 
@@ -182,8 +184,8 @@ class RenderTest(GuestTreeTestCase):
         They have numbers: libvirt makes the first one without the guest's root, else."""
         for ports, expected in ((0, ["3", "4", "5", "6", "7"]), (2, [None, None])):
             domain = self.domain(self.guest(ports=ports), [ALONE])
-            found = domain.xpath("devices/controller[@model='pcie-root-port'][not(address)]")
-            self.assertEqual(expected, [each.get("index") for each in found])
+            controllers = domain.xpath("devices/controller[@model='pcie-root-port'][not(address)]")
+            self.assertEqual(expected, [controller.get("index") for controller in controllers])
 
     def test_cells(self) -> None:
         self.write_cpus(node0="0-3,8", node1="4-7")
@@ -195,15 +197,15 @@ class RenderTest(GuestTreeTestCase):
                 {"id": "0", "cpus": "0-1", "memory": str(512 << 10)},
                 {"id": "1", "cpus": "2-3", "memory": str(512 << 10)},
             ],
-            [dict(each.attrib) for each in domain.findall("cpu/numa/cell")],
+            [dict(cell.attrib) for cell in domain.findall("cpu/numa/cell")],
         )
         self.assertEqual(
             [("0", "preferred", "0"), ("1", "preferred", "1")],
-            [tuple(each.attrib.values()) for each in domain.findall("numatune/memnode")],
+            [tuple(memnode.attrib.values()) for memnode in domain.findall("numatune/memnode")],
         )
         self.assertEqual(
             [("0", "1-2"), ("1", "1-2"), ("2", "4"), ("3", "4")],
-            [tuple(each.attrib.values()) for each in domain.findall("cputune/vcpupin")],
+            [tuple(pin.attrib.values()) for pin in domain.findall("cputune/vcpupin")],
         )
 
     def test_nodes_without_processors(self) -> None:
@@ -211,7 +213,7 @@ class RenderTest(GuestTreeTestCase):
         guest = self.guest(vcpus=1)
         guest.cpu = None
         domain = self.domain(guest, [ALONE, ELSEWHERE])
-        cells = [dict(each.attrib).get("cpus") for each in domain.findall("cpu/numa/cell")]
+        cells = [dict(cell.attrib).get("cpus") for cell in domain.findall("cpu/numa/cell")]
         self.assertEqual(["0", None], cells)
         self.assertEqual(["0"], domain.xpath("cputune/vcpupin/@vcpu"))
 
@@ -227,7 +229,7 @@ class RenderTest(GuestTreeTestCase):
         domain = self.domain(guest, [ALONE, ELSEWHERE])
         self.assertEqual([], domain.findall("cpu/numa/cell"))
         targets = domain.findall("devices/controller/target")
-        self.assertEqual(["1", None], [each.findtext("node") for each in targets])
+        self.assertEqual(["1", None], [target.findtext("node") for target in targets])
 
 
 class SeenTest(GuestTreeTestCase):
@@ -238,12 +240,12 @@ class SeenTest(GuestTreeTestCase):
             folder = host.path(f"0000:{bus}:00.0")
             (folder / "max_link_speed").write_text(f"{speed} GT/s PCIe\n")
             (folder / "max_link_width").write_text("16\n")
-        found = discovery.cards_at(cards.addresses("0000:04:00.0", "0000:05:00.0"), host.roots)
-        planned = tree.of(found)
+        gpus = discovery.cards_at(cards.addresses("0000:04:00.0", "0000:05:00.0"), host.roots)
+        planned = tree.of(gpus)
         assert planned is not None
-        one, other = described(found, planned.places(), host.roots)
+        one, other = described(gpus, planned.places(), host.roots)
         self.assertEqual({"speed": "5.0 GT/s PCIe", "width": 16}, one["pcie"])
         self.assertIsNone(other["pcie"])
-        for each in (one, other):
-            assert each["switch"] is not None
-            self.assertEqual({"speed": "2.5 GT/s PCIe", "width": 16}, each["switch"]["pcie"])
+        for device in (one, other):
+            assert device["switch"] is not None
+            self.assertEqual({"speed": "2.5 GT/s PCIe", "width": 16}, device["switch"]["pcie"])

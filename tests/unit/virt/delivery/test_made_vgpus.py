@@ -48,7 +48,7 @@ class TestMadeVGPUs(base.BaseTestCase):
         made = MadeVGPUs(self.folder)
         made.add(FIRST, INSTANCE, names)
         made.add(SECOND, ANOTHER)
-        types = {each: sriov.named(each, name) for each, name in names.items()}
+        types = {type_id: sriov.named(type_id, name) for type_id, name in names.items()}
         expected = {FIRST.parent: types, SECOND.parent: {}}
         self.assertEqual(expected, MadeVGPUs(self.folder).recorded_types())
         self.assertEqual(49152, types["nvidia-1156"].memory_mib)
@@ -61,12 +61,12 @@ class TestMadeVGPUs(base.BaseTestCase):
 
     def test_threads_side_by_side(self) -> None:
         """Each with slots of its own, as its hold has it"""
-        made, each, threads = MadeVGPUs(self.folder), 50, 6
+        made, count, threads = MadeVGPUs(self.folder), 50, 6
         before = sys.getswitchinterval()
         sys.setswitchinterval(1e-6)
         self.addCleanup(sys.setswitchinterval, before)
         slots = [
-            [Slot(FIRST.parent, "nvidia-63", t * each + n) for n in range(each)]
+            [Slot(FIRST.parent, "nvidia-63", t * count + n) for n in range(count)]
             for t in range(threads)
         ]
 

@@ -39,8 +39,8 @@ class CliquesTest(base.BaseTestCase):
         if hidden:
             image.properties.img_hide_hypervisor_id = True
         with fixtures.MonkeyPatch("nova.objects.Instance.image_meta", image):
-            found = self.peers.cliques(objects.Instance(), request.of(specs), held)
-        return {str(address): number for address, number in found.items()}
+            cliques = self.peers.cliques(objects.Instance(), request.of(specs), held)
+        return {str(address): number for address, number in cliques.items()}
 
     def refused(self, *held: GPU, hidden: bool = False) -> str:
         with self.assertRaises(exception.GuestError) as raised:
@@ -52,13 +52,13 @@ class CliquesTest(base.BaseTestCase):
 
     @ddt.data(("required", True), ("preferred", True), ("none", False), (None, False))
     @ddt.unpack
-    def test_words(self, word: str | None, told: bool) -> None:
-        expected = {"0000:3b:00.0": 0, "0000:af:00.0": 0} if told else {}
+    def test_words(self, word: str | None, has_cliques: bool) -> None:
+        expected = {"0000:3b:00.0": 0, "0000:af:00.0": 0} if has_cliques else {}
         self.assertEqual(expected, self.cliques(FIRST, SECOND, word=word))
 
     def test_products(self) -> None:
         """One alone needs nothing."""
-        first, second = (dataclasses.replace(each, product=RTX) for each in (FIRST, SECOND))
+        first, second = (dataclasses.replace(card, product=RTX) for card in (FIRST, SECOND))
         self.assertEqual({}, self.cliques(FIRST))
         self.assertEqual({}, self.cliques(first))
         self.assertEqual({}, self.cliques(FIRST, hidden=True))
@@ -68,8 +68,8 @@ class CliquesTest(base.BaseTestCase):
     def test_roots(self) -> None:
         processors.write(self.host.roots.proc, processors.SERVER)
         self.assertIn("root complex above 0000:3b:00.0", self.refused(FIRST, SECOND))
-        for each in (FIRST, SECOND):
-            bus = str(each.pci_root).removeprefix("pci")
+        for card in (FIRST, SECOND):
+            bus = str(card.pci_root).removeprefix("pci")
             self.host.add_device(f"{bus}:00.0", "8086", "09a2", class_code=0x060000)
         # It is read once between two looks at the host.
         self.assertIn("above 0000:3b:00.0", self.refused(FIRST, SECOND))

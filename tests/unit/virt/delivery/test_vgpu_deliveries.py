@@ -60,7 +60,7 @@ class VirtualFunctionsTest(HostTestCase):
             self.assertEqual(("pci", managed), (function.get("type"), function.get("managed")))
             expected = {"domain": "0x0000", "bus": "0xc3", "slot": "0x00", "function": "0x1"}
             self.assertEqual(
-                expected, dict(*(each.attrib for each in function.iterfind("source/address")))
+                expected, dict(*(address.attrib for address in function.iterfind("source/address")))
             )
             self.assertIsNone(function.find("address"), "libvirt finds it a place")
 
@@ -75,12 +75,12 @@ class VirtualFunctionsTest(HostTestCase):
         self.register()
         for way in self.ways(f'{{"address": "{FUNCTION}"}}'):
             self.assertIn("[pci]device_spec", self.obstacle(way) or "")
-        for address, given in ((CARD, True), ("0000:01:00.0", False)):
+        for address, is_given in ((CARD, True), ("0000:01:00.0", False)):
             plain, _ = self.ways(f'{{"address": "{address}"}}')
-            self.assertEqual(given, "[pci]device_spec" in (self.obstacle(plain) or ""))
+            self.assertEqual(is_given, "[pci]device_spec" in (self.obstacle(plain) or ""))
 
     def test_whose_state_is_kept(self) -> None:
-        for driver, running, kept in (
+        for driver, running, is_kept in (
             ("vfio-pci", True, False),
             ("xe-vfio-pci", True, True),
             (None, True, False),
@@ -89,7 +89,7 @@ class VirtualFunctionsTest(HostTestCase):
             with self.subTest(driver=driver, running=running):
                 self.host.bind(str(FUNCTION), driver)
                 reason = self.plain.stateless(PLAIN, is_running=running)
-                self.assertEqual(kept, reason is None, reason)
+                self.assertEqual(is_kept, reason is None, reason)
         # Nova 2024.1 moves none.
         self.host.bind(str(FUNCTION), "xe-vfio-pci")
         self.useFixture(
@@ -114,5 +114,5 @@ class VirtualFunctionsTest(HostTestCase):
         own = self.host.roots, pci_aliases.DeviceSpec(())
         old = vgpu_deliveries.TypedFunctions(*own, lambda: 9010000)
         silent = vgpu_deliveries.TypedFunctions(*own, lambda: None)
-        for way, said in ((old, "libvirt 9.10.0 starts no"), (silent, "not report its")):
-            self.assertIn(said, self.obstacle(way) or "")
+        for way, reason in ((old, "libvirt 9.10.0 starts no"), (silent, "not report its")):
+            self.assertIn(reason, self.obstacle(way) or "")

@@ -32,7 +32,7 @@ class VGPUTypesTest(HostTestCase):
         self.config = self.useFixture(config_fixture.Config(CONF)).config
         self.log = self.useFixture(fixtures.FakeLogger())
         self.host.add_gpu(TYPED, "10de", "26b9", mig=[])
-        self.asked: list[list[str]] = []
+        self.queries: list[list[str]] = []
         self.error: Exception | None = None
         self.useFixture(fixtures.MonkeyPatch("nova_gpu.privsep.vgpu.types", self._types))
         self.now = 1000.0
@@ -40,23 +40,23 @@ class VGPUTypesTest(HostTestCase):
         self.types = vgpu_types.VGPUTypes(self.host.roots)
 
     def _types(self, addresses: list[str]) -> str:
-        self.asked.append(addresses)
+        self.queries.append(addresses)
         if self.error:
             raise self.error
-        return json.dumps({"cards": [told(each) for each in addresses]})
+        return json.dumps({"cards": [told(address) for address in addresses]})
 
     def memory(self) -> int | None:
         """Of the type, as it is known after a look"""
-        found: dict[PciAddress, DividedCard] = {}
+        divided_cards: dict[PciAddress, DividedCard] = {}
         for address, kind in ((TYPED, VGPUKind.TYPED), (MEDIATED, VGPUKind.MEDIATED)):
             card = PciAddress.parse(address)
             types = {"nvidia-1155": VGPUType("nvidia-1155")}
-            found[card] = DividedCard(types, {card: Parent(kind, {"nvidia-1155": 1}, {})})
+            divided_cards[card] = DividedCard(types, {card: Parent(kind, {"nvidia-1155": 1}, {})})
         gpus: list[GPU] = [cards.card(TYPED), cards.card(MEDIATED, "i915")]
-        complete = self.types.complete(gpus, found)
-        self.assertEqual(found.keys(), complete.keys())
+        complete = self.types.complete(gpus, divided_cards)
+        self.assertEqual(divided_cards.keys(), complete.keys())
         other = PciAddress.parse(MEDIATED)
-        self.assertEqual(found[other], complete[other], "of another driver")
+        self.assertEqual(divided_cards[other], complete[other], "of another driver")
         return complete[PciAddress.parse(TYPED)].types["nvidia-1155"].memory_mib
 
     def test_mediated_devices_of_nvidias_driver(self) -> None:
@@ -74,17 +74,17 @@ class VGPUTypesTest(HostTestCase):
         for _ in range(3):
             self.assertEqual(8192, self.memory())
             self.now += CONF.gpu.health_interval
-        self.assertEqual([[TYPED]], self.asked)
+        self.assertEqual([[TYPED]], self.queries)
         # And again where its layout changes
         self.host.set_mig(TYPED, [(1, 0)])
         self.memory()
-        self.assertEqual([[TYPED], [TYPED]], self.asked)
+        self.assertEqual([[TYPED], [TYPED]], self.queries)
 
     def test_what_is_not_answered_is_asked_seldom(self) -> None:
         self.error = OSError("no daemon")
         for _ in range(3):
             self.assertIsNone(self.memory())
-        self.assertEqual(1, len(self.asked))
+        self.assertEqual(1, len(self.queries))
         self.assertIn(
             "NVML does not answer about this host's vGPU types, whose facts", self.log.output
         )
@@ -92,6 +92,6 @@ class VGPUTypesTest(HostTestCase):
         self.now += CONF.gpu.health_interval
         self.assertEqual(8192, self.memory())
         self.config(group="gpu", nvml=False)
-        self.types, asked = vgpu_types.VGPUTypes(self.host.roots), len(self.asked)
+        self.types, count = vgpu_types.VGPUTypes(self.host.roots), len(self.queries)
         self.assertIsNone(self.memory())
-        self.assertEqual(asked, len(self.asked))
+        self.assertEqual(count, len(self.queries))

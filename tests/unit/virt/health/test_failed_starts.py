@@ -182,9 +182,13 @@ class OfHostTest(FailedStartsTestCase):
         self.assertEqual(set(self.DEVICES), self.given())
 
     def test_what_one_project_asks_for(self) -> None:
-        for device, project, given in ((ONE, "one", True), (TWO, "one", True), (TWO, "two", False)):
+        for device, project, is_given in (
+            (ONE, "one", True),
+            (TWO, "one", True),
+            (TWO, "two", False),
+        ):
             self.starts.failed(TYPED, device, "unknown", WHY, project_id=project)
-            self.assertEqual(given, bool(self.given()))
+            self.assertEqual(is_given, bool(self.given()))
 
     def test_what_closes_no_host(self) -> None:
         self.fail_with(*[ONE] * 9)

@@ -28,8 +28,8 @@ class WatchTest(HostTestCase):
             self.host.add_gpu(address, "10de", "2335")
         self.config = self.useFixture(config_fixture.Config(CONF))
         self.log = self.useFixture(fixtures.FakeLogger("nova_gpu"))
-        self.asked: list[set[PciAddress]] = []
-        self.told: dict[PciAddress, NvmlHealth] = {}
+        self.queries: list[set[PciAddress]] = []
+        self.health: dict[PciAddress, NvmlHealth] = {}
         self.useFixture(fixtures.MonkeyPatch("nova_gpu.host.nvidia.nvml.health", self._nvml))
         self.clock = 1000.0
         self.useFixture(fixtures.MonkeyPatch("time.monotonic", lambda: self.clock))
@@ -38,17 +38,22 @@ class WatchTest(HostTestCase):
     def _nvml(
         self, addresses: Iterable[PciAddress], timeout_s: float
     ) -> Mapping[PciAddress, NvmlHealth]:
-        self.asked.append(set(addresses))
-        return self.told
+        self.queries.append(set(addresses))
+        return self.health
 
     def found(self) -> tuple[GPU, ...]:
         return discovery.cards_at([FIRST, SECOND], self.host.roots)
 
     def look(self) -> tuple[dict[PciAddress, str], dict[PciAddress, str]]:
         """The faults for all instances, and those for new ones alone"""
-        found = self.watch.look(self.found())
+        reasons_by_card = self.watch.look(self.found())
         for_all, for_new = (
-            {a: str(each) for a, own in found.items() for each in own if each.scope is scope}
+            {
+                a: str(reason)
+                for a, own in reasons_by_card.items()
+                for reason in own
+                if reason.scope is scope
+            }
             for scope in (Scope.ALL, Scope.NEW)
         )
         return for_all, for_new
@@ -109,36 +114,36 @@ class TestSysfs(WatchTest):
 
 class TestNvml(WatchTest):
     def test_what_the_driver_says(self) -> None:
-        self.told = {FIRST: NvmlHealth(uncorrected=2), SECOND: NvmlHealth(lost=True)}
+        self.health = {FIRST: NvmlHealth(uncorrected=2), SECOND: NvmlHealth(lost=True)}
         for_all, for_new = self.look()
         self.assertEqual({SECOND: str(monitor.LOST)}, for_all)
         self.assertIn("2 ECC errors", for_new[FIRST])
-        self.assertEqual([{FIRST, SECOND}], self.asked)
+        self.assertEqual([{FIRST, SECOND}], self.queries)
 
     def test_once_in_the_interval(self) -> None:
         """No answer changes nothing."""
         self.assertWell()
-        self.told = {FIRST: NvmlHealth(uncorrected=2)}
+        self.health = {FIRST: NvmlHealth(uncorrected=2)}
         self.clock += CONF.gpu.health_interval - 1
         self.assertWell()
         self.clock += 1
         before = self.look()
         self.assertIn(FIRST, before[1])
-        self.told = {}
+        self.health = {}
         self.clock += CONF.gpu.health_interval
         self.assertEqual(before, self.look())
-        self.told = {FIRST: NvmlHealth(uncorrected=0)}
+        self.health = {FIRST: NvmlHealth(uncorrected=0)}
         self.clock += CONF.gpu.health_interval
         self.assertWell()
 
     def test_who_is_not_asked(self) -> None:
         self.host.bind(B, "vfio-pci")
         self.look()
-        self.assertEqual([{FIRST}], self.asked)
+        self.assertEqual([{FIRST}], self.queries)
         monitor.Watch(self.host.roots, asks_nvml=False).look(self.found())
         self.config.config(nvml=False, group="gpu")
         monitor.Watch(self.host.roots, asks_nvml=True).look(self.found())
-        self.assertEqual([{FIRST}], self.asked)
+        self.assertEqual([{FIRST}], self.queries)
 
 
 class LeftMIGTest(HostTestCase):
@@ -162,10 +167,10 @@ class LeftMIGTest(HostTestCase):
         return self.put
 
     def test_quarantine(self) -> None:
-        ((address, said),) = self.judge()
+        ((address, reason),) = self.judge()
         self.assertEqual(self.left.address, address)
-        self.assertIn("it is in MIG mode after its cleaning; a guest may have left it so", said)
-        self.assertIn("nvidia-smi -mig 0", said)
+        self.assertIn("it is in MIG mode after its cleaning; a guest may have left it so", reason)
+        self.assertIn("nvidia-smi -mig 0", reason)
 
     def test_one_that_is_not(self) -> None:
         """Nor where the driver does not have it, and where NVML is not asked"""

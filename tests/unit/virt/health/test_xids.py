@@ -44,9 +44,9 @@ class XidsTest(VerbTestCase):
         self.put.append((str(card.address), verdict.reason, until_boot))
 
     def look(self) -> list[tuple[str, str, str | None]]:
-        found = discovery.cards_at(cards.addresses(A, B), self.host.roots)
+        gpus = discovery.cards_at(cards.addresses(A, B), self.host.roots)
         self.put.clear()
-        self.xids.look(found, self._quarantine)
+        self.xids.look(gpus, self._quarantine)
         self.clock += CONF.gpu.health_interval
         return list(self.put)
 
@@ -149,12 +149,12 @@ class FaultyInstancesTest(base.BaseTestCase):
         parent = Parent(
             VGPUKind.INSTANCE, {}, {}, numbers={"1g.18gb": (900, 1000), "3g.71gb": (100,)}
         )
-        types = {each: VGPUType(each) for each in ("1g.18gb", "3g.71gb")}
+        types = {profile: VGPUType(profile) for profile in ("1g.18gb", "3g.71gb")}
         card = SharedCard(cards.card(str(MIG_CARD)), DividedCard(types, {MIG_CARD: parent}))
         there = frozenset({(MIG_CARD, "9/0"), (MIG_CARD, "1/*")})
         elsewhere = (PciAddress.parse("0000:3b:00.0"), "9/0")
         self.faulty.save(BOOT_ONE, there | {(MIG_CARD, "7/0"), elsewhere})
-        found = {str(slot) for slot in self.faulty.slots([card], lambda: BOOT_ONE)}
-        self.assertEqual({f"{MIG_CARD}/1g.18gb/900", f"{MIG_CARD}/3g.71gb/100"}, found)
+        slots = {str(slot) for slot in self.faulty.slots([card], lambda: BOOT_ONE)}
+        self.assertEqual({f"{MIG_CARD}/1g.18gb/900", f"{MIG_CARD}/3g.71gb/100"}, slots)
         self.assertEqual(there | {elsewhere}, self.faulty.of_boot(BOOT_ONE))
         self.assertEqual(frozenset(), self.faulty.slots([card], lambda: BOOT_TWO))

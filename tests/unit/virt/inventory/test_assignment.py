@@ -31,8 +31,8 @@ class AssignedTestCase(compute.ComputeTestCase):
         return self.compute.gpus.assigned
 
     def held(self, *had: tuple[str, str]) -> list[str]:
-        found = self.assigned.held(resources(*had))
-        return [str(each.device) for own in found.values() for each in own]
+        assignments = self.assigned.held(resources(*had))
+        return [str(assignment.device) for own in assignments.values() for assignment in own]
 
 
 class AssignedTest(AssignedTestCase):
@@ -76,21 +76,21 @@ class ProvidersTest(AssignedTestCase):
         self.known = self.assigned.provider_uuids()
         for supply in self.assigned.supplies:
             supply.provider_uuids.clear()
-        self.compute.asked = 0
+        self.compute.queries = 0
 
     def test_placement_where_none_were_kept(self) -> None:
         self.assertEqual([], self.held())
         self.assertEqual({}, self.assigned.provider_uuids())
         self.assertEqual([ONE, PART], self.held((self.whole, ONE), (self.parts, PART)))
-        self.assertEqual(0, self.compute.asked, "they were kept")
+        self.assertEqual(0, self.compute.queries, "they were kept")
         for supply in self.assigned.supplies:
             supply.provider_uuids.clear()
         (self.host.root / "state/gpu-providers").unlink()
         self.assertEqual([ONE, PART], self.held((self.whole, ONE), (self.parts, PART)))
-        asked = self.compute.asked
-        self.assertGreater(asked, 0)
+        count = self.compute.queries
+        self.assertGreater(count, 0)
         self.held((self.whole, TWO))
-        self.assertEqual(asked, self.compute.asked, "once")
+        self.assertEqual(count, self.compute.queries, "once")
         self.assertEqual(self.known, self.assigned.provider_uuids())
         for supply in self.assigned.supplies:
             own = {key for key in self.known if key.is_in_parts is supply.in_parts}
@@ -98,8 +98,8 @@ class ProvidersTest(AssignedTestCase):
 
 
 class NovasVGPUsTest(AssignedTestCase):
-    def of_others(self, found: dict[str, str], instance: object = None) -> dict[str, str]:
-        return self.assigned.devices_of_others(instance, found, self.compute.gpus.ledger)
+    def of_others(self, owners: dict[str, str], instance: object = None) -> dict[str, str]:
+        return self.assigned.devices_of_others(instance, owners, self.compute.gpus.ledger)
 
     def test_allocations(self) -> None:
         """Of those from nobody here Nova would start the guest without its vGPUs."""
@@ -118,28 +118,28 @@ class NovasVGPUsTest(AssignedTestCase):
         self.compute.gpus.ledger.saw_domains({instance.uuid: frozenset({NAMED})})
         ours = [device_uuid(instance.uuid, slot) for slot in (NAMED, OWN)]
         others = uuidutils.generate_uuid()
-        found = dict.fromkeys([*ours, others], instance.uuid)
-        self.assertEqual({others: instance.uuid}, self.of_others(found, instance))
-        self.assertEqual({}, self.of_others(found), "Nova has none")
+        owners = dict.fromkeys([*ours, others], instance.uuid)
+        self.assertEqual({others: instance.uuid}, self.of_others(owners, instance))
+        self.assertEqual({}, self.of_others(owners), "Nova has none")
         config = self.useFixture(config_fixture.Config(CONF))
         config.config(group="devices", enabled_mdev_types=["nvidia-64"])
-        self.assertEqual(found, self.of_others(found), "of all instances all")
+        self.assertEqual(owners, self.of_others(owners), "of all instances all")
 
     def test_mediated_devices_of_an_instance_that_was_given_back(self) -> None:
         """Nova keeps those that the domain names."""
         for specs, others in (({"resources:VGPU": "1"}, 1), ({"vgpus": "= 1"}, 0)):
             instance = self.compute.instance(specs)
             self.compute.gpus.ledger.saw_domains({instance.uuid: frozenset({NAMED})})
-            found = {device_uuid(instance.uuid, NAMED): instance.uuid}
-            self.assertEqual(others, len(self.of_others(found, instance)), specs)
+            owners = {device_uuid(instance.uuid, NAMED): instance.uuid}
+            self.assertEqual(others, len(self.of_others(owners, instance)), specs)
 
     def test_plain_instance_needs_nobody(self) -> None:
         """Also while Placement is down"""
         for supply in self.assigned.supplies:
             supply.provider_uuids.clear()
-        before = self.compute.asked
+        before = self.compute.queries
         plain = self.compute.instance({})
         self.assertEqual({}, self.of_others({}, plain))
-        for each in (None, {}, {OTHER: {"resources": {"VCPU": 1}}}):
-            self.assertEqual(each, self.assigned.allocations_of_others(each))
-        self.assertEqual(before, self.compute.asked)
+        for allocations in (None, {}, {OTHER: {"resources": {"VCPU": 1}}}):
+            self.assertEqual(allocations, self.assigned.allocations_of_others(allocations))
+        self.assertEqual(before, self.compute.queries)

@@ -27,14 +27,14 @@ def look(
     unavailable: Mapping[PciAddress, Reasons] = MappingProxyType({}),
 ) -> card_groups.CardGroups:
     no_node = cards.reasons("no node", scope=Scope.ALL)
-    found = availability.merge(unavailable, dict.fromkeys(cards.addresses(*obstructed), no_node))
-    return card_groups.offered(gpus, before, DeliveryMode.LXC, found)
+    reasons = availability.merge(unavailable, dict.fromkeys(cards.addresses(*obstructed), no_node))
+    return card_groups.offered(gpus, before, DeliveryMode.LXC, reasons)
 
 
 def reserved(group: GPUGroup) -> dict[PciAddress, str]:
     """The cards that new instances alone are not given"""
-    found = group.unavailable.items()
-    return {a: str(own[0]) for a, own in found if availability.for_all(own) is None}
+    reasons = group.unavailable.items()
+    return {a: str(own[0]) for a, own in reasons if availability.for_all(own) is None}
 
 
 class NameTest(unittest.TestCase):
@@ -69,7 +69,7 @@ class OfferTest(unittest.TestCase):
         self.before = look(self.both, {})
 
     def assertOffer(
-        self, expected: dict[GroupKey, dict[str, str | None]], found: card_groups.CardGroups
+        self, expected: dict[GroupKey, dict[str, str | None]], groups: card_groups.CardGroups
     ) -> None:
         """Why not even its own instance is given a card, ``None`` where it is"""
         self.assertEqual(
@@ -80,49 +80,49 @@ class OfferTest(unittest.TestCase):
                     for a in group.gpus
                     for reason in [availability.for_all(group.unavailable.get(a, ()))]
                 }
-                for key, group in found.items()
+                for key, group in groups.items()
             },
         )
 
     def test_what_comes_and_goes(self) -> None:
         kepler = cards.placed(B, product=KEPLER)
-        found = look([self.both[0], kepler], {})
-        self.assertOffer({FERMIS: {A: None}, KEPLERS: {B: None}}, found)
-        self.assertEqual(FERMI, found[FERMIS].product)
+        groups = look([self.both[0], kepler], {})
+        self.assertOffer({FERMIS: {A: None}, KEPLERS: {B: None}}, groups)
+        self.assertEqual(FERMI, groups[FERMIS].product)
         # Never offered and obstructed it is left out; once offered it stays, and is ill.
         self.assertOffer({FERMIS: {A: None}}, look(self.both, {}, B))
         self.assertOffer({}, look(self.both, {}, A, B))
         self.assertOffer({FERMIS: {A: None, B: "no node"}}, look(self.both, self.before, B))
-        found = self.before
+        groups = self.before
         for _ in range(2):  # in the next period as well
-            found = look(self.both[:1], found)
-            self.assertOffer({FERMIS: {A: None, B: GONE}}, found)
+            groups = look(self.both[:1], groups)
+            self.assertOffer({FERMIS: {A: None, B: GONE}}, groups)
         gone = look([], self.before)
         self.assertOffer({FERMIS: {A: GONE, B: GONE}}, gone)
         self.assertOffer({FERMIS: {A: None, B: None}}, look(self.both, gone))
-        found = look([self.both[0], kepler], self.before)
+        groups = look([self.both[0], kepler], self.before)
         replaced = {A: None, B: str(card_groups.REPLACED)}
-        self.assertOffer({FERMIS: replaced, KEPLERS: {B: None}}, found)
+        self.assertOffer({FERMIS: replaced, KEPLERS: {B: None}}, groups)
         moved = cards.placed(A, 1, product=FERMI)
-        found = look([moved, self.both[1]], self.before)
-        self.assertEqual(1, found[FERMIS].gpus[moved.address].numa_node)
+        groups = look([moved, self.both[1]], self.before)
+        self.assertEqual(1, groups[FERMIS].gpus[moved.address].numa_node)
 
     def test_what_ails(self) -> None:
         """From the start it is offered, unless it has an obstacle too."""
         first, second = cards.addresses(A, B)
         unavailable = cards.unavailable({first: "silent"}, {second: "Xid 48"})
-        found = look(self.both, {}, unavailable=unavailable)
-        self.assertOffer({FERMIS: {A: "silent", B: None}}, found)
-        self.assertEqual({second: "Xid 48"}, reserved(found[FERMIS]))
-        self.assertEqual(unavailable, found[FERMIS].unavailable)
-        self.assertEqual({}, look(self.both, found)[FERMIS].unavailable)
+        groups = look(self.both, {}, unavailable=unavailable)
+        self.assertOffer({FERMIS: {A: "silent", B: None}}, groups)
+        self.assertEqual({second: "Xid 48"}, reserved(groups[FERMIS]))
+        self.assertEqual(unavailable, groups[FERMIS].unavailable)
+        self.assertEqual({}, look(self.both, groups)[FERMIS].unavailable)
         xid = cards.unavailable({}, {first: "Xid 48"})
         self.assertOffer({FERMIS: {B: None}}, look(self.both, {}, A, unavailable=xid))
         stranger = cards.addresses("0000:99:00.0")[0]
         before = look(self.both, {}, unavailable=xid)
         more = cards.unavailable({}, {second: "not clean", stranger: "elsewhere"})
-        found = card_groups.reserving(before, more)
-        self.assertEqual({first: "Xid 48", second: "not clean"}, reserved(found[FERMIS]))
+        groups = card_groups.reserving(before, more)
+        self.assertEqual({first: "Xid 48", second: "not clean"}, reserved(groups[FERMIS]))
 
     def test_including_what_is_not_found(self) -> None:
         first, second = cards.addresses(A, B)
@@ -147,13 +147,13 @@ class MemoryTest(unittest.TestCase):
             ((None, 81920), 81920),
             ((None, None), None),
         ):
-            found = [
+            gpus = [
                 cards.placed(address, product=dataclasses.replace(FERMI, memory_mib=size))
                 for address, size in zip((A, B), sizes, strict=True)
             ]
             with self.subTest(sizes=sizes):
-                group = look(found, {})[FERMIS]
+                group = look(gpus, {})[FERMIS]
                 self.assertEqual(expected, group.product.memory_mib)
                 # Nobody gets one that may have less.
-                unknown = {gpu.address for gpu in found if gpu.product.memory_mib is None}
+                unknown = {gpu.address for gpu in gpus if gpu.product.memory_mib is None}
                 self.assertEqual(unknown if expected else set(), set(reserved(group)))

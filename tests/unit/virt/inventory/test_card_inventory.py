@@ -56,24 +56,26 @@ class StockTest(HostTestCase):
         self.tree.new_root(NODE, uuidutils.generate_uuid())
 
     def look(self, *without: str, **unavailable: dict[str, str]) -> None:
-        found = [gpu for gpu in GPUS if str(gpu.address) not in without]
+        gpus = [gpu for gpu in GPUS if str(gpu.address) not in without]
         by_address = {
-            name: {cards.addresses(address)[0]: reason for address, reason in each.items()}
-            for name, each in unavailable.items()
+            name: {cards.addresses(address)[0]: reason for address, reason in reasons.items()}
+            for name, reasons in unavailable.items()
         }
-        self.published.take_in(found, DeliveryMode.LXC, cards.unavailable(**by_address))
+        self.published.take_in(gpus, DeliveryMode.LXC, cards.unavailable(**by_address))
 
     def publish(self) -> None:
         self.published.publish(self.tree, NODE, "LXC")
 
     def record(self, **addresses: str) -> None:
         provider = self.published.provider_uuids[KEY]
-        counted = {uuid: frozenset({(provider, each)}) for uuid, each in addresses.items()}
+        counted = {uuid: frozenset({(provider, address)}) for uuid, address in addresses.items()}
         self.ledger.read_records(lambda known: Records(counted=counted))
 
     def claim(self, count: int) -> list[str]:
         allocations = {self.published.provider_uuids[KEY]: {"resources": {"PGPU": count}}}
-        return sorted(each.identifier for each in self.tracker._claim_resources(allocations))
+        return sorted(
+            resource.identifier for resource in self.tracker._claim_resources(allocations)
+        )
 
     def assertInventory(self, total: int, reserved: int) -> None:
         self.publish()
@@ -97,9 +99,9 @@ class StockTest(HostTestCase):
             expected = {own: [B, C, D], KEY: [A]} if gpus is apart else {KEY: [A, B, C, D]}
             self.assertEqual(expected, groups(gpus))
         self.assertInventory(1, 0)
-        told = stats.loads(self.published.report("LXC", stats.NOTHING, stats.UNDIVIDED)).host
+        host_report = stats.loads(self.published.report("LXC", stats.NOTHING, stats.UNDIVIDED)).host
         products = {"10de:1091:10de:16c0": 3, "10de:1091": 1}
-        self.assertEqual(products, {group.product: group.total for group in told.groups})
+        self.assertEqual(products, {group.product: group.total for group in host_report.groups})
         # Before the first inspection of a service that starts has the records
         self.published.provider_uuids, known = {}, self.published.provider_uuids
         self.published.take_in(apart, DeliveryMode.LXC, {})
@@ -116,17 +118,17 @@ class StockTest(HostTestCase):
         self.look(A)
         self.publish()
         claimant = Claimant(request.of({"gpus": "1"}), cells=frozenset({0}))
-        gone, free = (frozenset(cards.addresses(*each)) for each in ((A,), (B, C, D)))
+        gone, free = (frozenset(cards.addresses(*addresses)) for addresses in ((A,), (B, C, D)))
         provider = self.published.provider_uuids[KEY]
         self.assertEqual(gone, self.published.improve(provider, gone, gone | free, claimant))
 
     def test_claims_get_what_is_near(self) -> None:
         """The room in one guest is looked up with the host, and not at each claim."""
-        with mock.patch.object(guest_address_space, "most", return_value=3) as asked:
+        with mock.patch.object(guest_address_space, "most", return_value=3) as spy:
             self.look()
             for _ in range(2):
                 self.publish()
-        asked.assert_called_once()
+        spy.assert_called_once()
         record = self.tree.data(self.published.provider_uuids[KEY]).inventory["PGPU"]
         self.assertEqual((4, 3), (record["total"], record["max_unit"]))
         self.assertIn(self.claim(2), ([A, B], [C, D]))
@@ -138,7 +140,7 @@ class StockTest(HostTestCase):
         self.publish()
         self.ledger.saw_domains({OTHER_NODES: frozenset(cards.addresses(A))})
         self.ledger.was_used(cards.addresses(C))
-        self.assertEqual({B, D}, {str(each) for each in self.published.free()})
+        self.assertEqual({B, D}, {str(address) for address in self.published.free()})
         self.assertEqual([B, D], self.claim(2))
         self.assertRaises(nova_exception.ComputeResourcesUnavailable, self.claim, 1)
         self.assertEqual(set(), self.published.free())

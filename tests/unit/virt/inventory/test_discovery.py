@@ -29,13 +29,13 @@ class SurveyTestCase(verbs.VerbTestCase):
 
     def discovery(self, virt_type: str, *device_spec: object) -> discovery.Discovery:
         self.config(group="libvirt", virt_type=virt_type)
-        self.config(group="pci", device_spec=[json.dumps(each) for each in device_spec])
+        self.config(group="pci", device_spec=[json.dumps(spec) for spec in device_spec])
         return discovery.Discovery()
 
     def obstacle(self, virt_type: str, *device_spec: object) -> str | None:
-        looked = self.discovery(virt_type, *device_spec)
-        (card,) = looked.find()
-        return availability.text(looked.of_card(card))
+        host_discovery = self.discovery(virt_type, *device_spec)
+        (card,) = host_discovery.find()
+        return availability.text(host_discovery.of_card(card))
 
 
 class HypervisorTest(SurveyTestCase):
@@ -69,16 +69,18 @@ class IdentitiesTest(SurveyTestCase):
         self.host.add_gpu(CARD, "1002", "740c")
         unique = self.host.path(CARD) / "unique_id"
         unique.write_text("0123456789abcdef\n")
-        looked = self.discovery("kvm")
-        (card,) = looked.find()
-        own = looked.identities([card])[card.address]
+        host_discovery = self.discovery("kvm")
+        (card,) = host_discovery.find()
+        own = host_discovery.identities([card])[card.address]
         self.assertEqual({"amdgpu"}, own.keys())
         more = {CARD: {"pcie": "00-11", "amdgpu": "another"}}
         name = "nova_gpu.privsep.readings.serial_numbers"
         with fixtures.MonkeyPatch(name, lambda _: more):
-            self.assertEqual({**own, "pcie": "00-11"}, looked.identities([card])[card.address])
+            self.assertEqual(
+                {**own, "pcie": "00-11"}, host_discovery.identities([card])[card.address]
+            )
         with fixtures.MonkeyPatch(name, lambda _: 1 // 0):
-            self.assertEqual(own, looked.identities([card])[card.address])
+            self.assertEqual(own, host_discovery.identities([card])[card.address])
         self.assertIn("Cannot read the serial numbers of GPUs", self.log.output)
 
 
@@ -125,12 +127,12 @@ class TestOnSwitchedBoard(HostTestCase):
         self.log = self.useFixture(fixtures.FakeLogger())
 
     def sorted_out(self) -> tuple[dict[PciAddress, DividedCard], dict[PciAddress, str]]:
-        found = self.host.gpus()
+        all_gpus = self.host.gpus()
         own = deliveries.Deliveries(
             self.host.roots, lambda _: None, libvirt_version=lambda: 10000000
         )
-        gpus = {gpu.address: gpu for gpu in found}
-        cards, others = discovery.sorted_out(gpus, own.divided(found, {}), own)
+        gpus = {gpu.address: gpu for gpu in all_gpus}
+        cards, others = discovery.sorted_out(gpus, own.divided(all_gpus, {}), own)
         return {address: shared.card for address, shared in cards.items()}, others
 
     def offered(self, names: dict[int, str]) -> set[str]:
@@ -142,8 +144,10 @@ class TestOnSwitchedBoard(HostTestCase):
     def test_the_whole_card_is_refused_by_name(self) -> None:
         """Before Fabric Manager has answered"""
         self.assertEqual({"nvidia-1400"}, self.offered(BY_TIME))
-        said = "the vGPU type NVIDIA H200X-141C is all of H200 SXM 141GB, which is a module of an"
-        self.assertIn(said, self.log.output)
+        message = (
+            "the vGPU type NVIDIA H200X-141C is all of H200 SXM 141GB, which is a module of an"
+        )
+        self.assertIn(message, self.log.output)
         self.assertIn("name smaller types, or MIG-backed ones", self.log.output)
         self.config(group="gpu", vgpu_types=["*-141C"])
         self.assertEqual(set(), self.offered(BY_TIME))

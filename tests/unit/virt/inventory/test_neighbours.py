@@ -40,7 +40,7 @@ class NeighboursTestCase(base.BaseTestCase):
         self.log = self.useFixture(fixtures.FakeLogger())
         self.host = hosts.build("beside-6", self.useFixture(fixtures.TempDir()).path)
         roots = self.host.roots
-        self.gpus = {str(each.address)[5:7]: each for each in self.host.gpus()}
+        self.gpus = {str(gpu.address)[5:7]: gpu for gpu in self.host.gpus()}
         self.pci: Any = types.SimpleNamespace(claims=collections.defaultdict(list), stats=None)
         self.tracker = tracker.Tracker(lambda: types.SimpleNamespace(pci_tracker=self.pci))
         self.neighbours = neighbours.Neighbours(self.tracker, roots)
@@ -81,12 +81,12 @@ class PoolsTest(NeighboursTestCase):
         request = objects.InstancePCIRequest(
             count=1, spec=[SPEC], request_id=uuidutils.generate_uuid()
         )
-        found = []
+        addresses = []
         for _ in range(3):
             self.neighbours.sort_pools(self.gpus[bus] for bus in free)
             (device,) = self.pci.stats.consume_requests([request])
-            found.append(device.parent_addr)
-        return found
+            addresses.append(device.parent_addr)
+        return addresses
 
     def test_how_many_one_that_is_free_has_beside_it(self) -> None:
         def found(*free: str) -> tuple[int, ...]:

@@ -77,9 +77,9 @@ class AllocationsTest(unittest.TestCase):
 
 
 class ChooseTest(StartsTestCase):
-    def assertRefused(self, said: str) -> exception.NoneFree:
+    def assertRefused(self, message: str) -> exception.NoneFree:
         refused = self.assertRaises(exception.NoneFree, self.counting.count, self.instance)
-        self.assertIn(said, str(refused))
+        self.assertIn(message, str(refused))
         self.assertTrue(counting.is_without(self.instance))
         return refused
 

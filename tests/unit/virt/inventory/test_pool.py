@@ -57,7 +57,7 @@ class Host:
     def choose(
         self, provider_uuid: str, free: Collection[PciAddress], count: int
     ) -> tuple[PciAddress, ...]:
-        return choose.choose(free, count, topology.places(self.gpus[each] for each in free))
+        return choose.choose(free, count, topology.places(self.gpus[address] for address in free))
 
     def improve(
         self,
@@ -97,7 +97,7 @@ class TrackerTestCase(unittest.TestCase):
         self.tracker.provider_tree.update_resources(GROUP, resources)
 
     def claim(self, amount: int) -> list[str]:
-        return sorted(each.identifier for each in self._claim(amount))
+        return sorted(resource.identifier for resource in self._claim(amount))
 
     def _claim(self, amount: int) -> objects.ResourceList:
         allocations = {ROOT: {"resources": {"VCPU": 1}}, GROUP: {"resources": {"PGPU": amount}}}
@@ -105,7 +105,9 @@ class TrackerTestCase(unittest.TestCase):
 
     def _period(self, *saved: objects.ResourceList) -> None:
         """The tracker fills its sets from the database, which has *saved*."""
-        instances = {str(number): mock.Mock(resources=each) for number, each in enumerate(saved)}
+        instances = {
+            str(number): mock.Mock(resources=resources) for number, resources in enumerate(saved)
+        }
         self.tracker.tracked_instances = set(instances)
         self.tracker._populate_assigned_resources(mock.sentinel.context, instances)
 
@@ -119,10 +121,10 @@ class TrackerTest(TrackerTestCase):
         self.assertEqual(list(FIRST[1:3]), self.claim(2))
         self.assertEqual({GROUP}, set(self.host.asked_for))
         assigned = self.tracker.assigned_resources[GROUP]["PGPU"]
-        self.assertEqual({*FIRST[:3], *SECOND}, {each.identifier for each in assigned})
-        for each in assigned:
+        self.assertEqual({*FIRST[:3], *SECOND}, {resource.identifier for resource in assigned})
+        for resource in assigned:
             # hashed only once it is what it is to be, or the tracker would not find it again
-            self.assertIn(each, assigned)
+            self.assertIn(resource, assigned)
 
     def test_given_back_is_free(self) -> None:
         """At once: a claim may fail before its guest is started."""
@@ -230,7 +232,7 @@ class ExchangeTestCase(TrackerTestCase):
         return instance
 
     def had(self, instance: objects.Instance) -> set[str]:
-        return {each.identifier for each in instance.resources}
+        return {resource.identifier for resource in instance.resources}
 
 
 class ExchangeTest(ExchangeTestCase):
@@ -274,8 +276,10 @@ class ExchangeTest(ExchangeTestCase):
                 with raised if fails > 1 else contextlib.nullcontext():
                     self.exchange(second, 0)
                 after = before[::-1] if is_swapped else before
-                for each, own in zip((first, second), after, strict=True):
-                    self.assertEqual((own, own), (self.had(each), self.had(self.saved[each.uuid])))
+                for instance, own in zip((first, second), after, strict=True):
+                    self.assertEqual(
+                        (own, own), (self.had(instance), self.had(self.saved[instance.uuid]))
+                    )
 
     def test_no_card_to_two(self) -> None:
         """Claims, exchanges, failed ones, ends and periods in any order"""
@@ -294,7 +298,7 @@ class ExchangeTest(ExchangeTestCase):
                     except nova_exception.InstanceNotFound:
                         self.assertEqual(before, self.had(instance))
                 elif act < 0.7:
-                    self._period(*(each.resources for each in self.saved.values()))
+                    self._period(*(instance.resources for instance in self.saved.values()))
                     self.tracker.tracked_instances |= self.saved.keys()
                 else:
                     self.tracker._release_assigned_resources(instance.resources)
@@ -302,12 +306,14 @@ class ExchangeTest(ExchangeTestCase):
                     self.tracker.tracked_instances.discard(instance.uuid)
                     del self.saved[instance.uuid]
                 with self.subTest(number=number):
-                    own = [self.had(each) for each in instances]
+                    own = [self.had(instance) for instance in instances]
                     every = set[str]().union(*own)
                     self.assertEqual(sum(map(len, own)), len(every), own)
                     assigned = self.tracker.assigned_resources[GROUP]["PGPU"]
-                    self.assertEqual(every, {each.identifier for each in assigned})
-                    self.assertEqual(own, [self.had(self.saved[each.uuid]) for each in instances])
+                    self.assertEqual(every, {resource.identifier for resource in assigned})
+                    self.assertEqual(
+                        own, [self.had(self.saved[instance.uuid]) for instance in instances]
+                    )
                     # What was exchanged is free at once.
                     free = self.tracker.provider_tree.data(GROUP).resources["PGPU"] - assigned
                     self.assertEqual(8 - len(every), len(free))
@@ -388,9 +394,9 @@ class CellsTest(ExchangeTestCase):
             self.exchanges.make(instance, moves_cells=True)
 
             own = [self.host.gpus[a] for a in map(device.parse, self.had(instance))]
-            found = {cell.id for cell in instance.numa_topology.cells}
+            cell_ids = {cell.id for cell in instance.numa_topology.cells}
             sockets = {cell.id: cell.socket for cell in host.cells}
-            holds = Affinity(policy, frozenset(found), sockets).holds(g.numa_node for g in own)
+            holds = Affinity(policy, frozenset(cell_ids), sockets).holds(g.numa_node for g in own)
             free = collections.Counter(
                 gpu.numa_node for gpu in gpus if gpu.address not in self.host.taken
             )
@@ -407,10 +413,10 @@ class CellsTest(ExchangeTestCase):
                 usage = hardware.numa_usage_from_instance_numa(host, instance.numa_topology)
                 self.assertEqual(used(usage), used(numa_cells.host(node)))
                 stored = self.saved[instance.uuid]
-                self.assertEqual(found, {cell.id for cell in stored.numa_topology.cells})
+                self.assertEqual(cell_ids, {cell.id for cell in stored.numa_topology.cells})
                 self.assertEqual(self.had(instance), self.had(stored))
             refused += not holds
-            moved += found != {cell.id for cell in claimed.cells}
+            moved += cell_ids != {cell.id for cell in claimed.cells}
         self.assertLess(0, refused)
         self.assertLess(0, moved)
 
@@ -428,14 +434,14 @@ class SetTest(unittest.TestCase):
         tree.update_resources(GROUP, {"PGPU": self.published})
         with mock.patch.object(objects, "Resource", side_effect=AssertionError("made again")):
             again = pool.publish(GROUP, dict(self.host.gpus), self.host)
-            for each in (tree, copy.deepcopy(tree)):
-                self.assertFalse(each.update_resources(GROUP, {"PGPU": again}))
-                self.assertEqual(again, each.data(GROUP).resources["PGPU"])
+            for own_tree in (tree, copy.deepcopy(tree)):
+                self.assertFalse(own_tree.update_resources(GROUP, {"PGPU": again}))
+                self.assertEqual(again, own_tree.data(GROUP).resources["PGPU"])
         self.assertIs(self.published, again)
 
     def test_drawing_does_not_touch_what_is_published(self) -> None:
         """Nor does the way back keep a service that has ended."""
-        self.assertFalse(any(each.obj_attr_is_set("metadata") for each in self.published))
+        self.assertFalse(any(resource.obj_attr_is_set("metadata") for resource in self.published))
         published = copy.deepcopy(self.published)
         drawn = self.published - set()
         for _ in range(5):

@@ -56,8 +56,8 @@ class ProviderTreeTest(unittest.TestCase):
         self.tree.new_child("node2_gpu_10de_2335_lxc", "node2")
         self.tree.new_child("node_0000:05:00.0", ROOT)
         self.assertEqual(uuid, self._publish(reserved=1))
-        found = (provider_tree.groups_in(self.tree, "node", in_parts=n) for n in (False, True))
-        self.assertEqual([{KEY: uuid}, {}], list(found))
+        groups = (provider_tree.groups_in(self.tree, "node", in_parts=n) for n in (False, True))
+        self.assertEqual([{KEY: uuid}, {}], list(groups))
         traits = self.tree.data(uuid).traits
         self.assertLessEqual({"OWNER_NOVA", "CUSTOM_GPU", "CUSTOM_RACK_7"}, traits)
         totals = {name for name in traits if name.startswith(names.TRAIT_TOTAL)}
@@ -65,8 +65,8 @@ class ProviderTreeTest(unittest.TestCase):
         # A trait of the node would satisfy a query without choosing a group.
         self.assertEqual(set(), self.tree.data(ROOT).traits)
         provider_tree.withdraw(self.tree, uuid, KEY, self.supply)
-        kept = self.tree.data(uuid).inventory["PGPU"]
-        self.assertEqual((2, 2), (kept["total"], kept["reserved"]))
+        amounts = self.tree.data(uuid).inventory["PGPU"]
+        self.assertEqual((2, 2), (amounts["total"], amounts["reserved"]))
 
     def test_a_class_for_the_model_stays(self) -> None:
         """Placement refuses to remove what instances have."""
@@ -81,7 +81,7 @@ class ProviderTreeTest(unittest.TestCase):
             record,
         )
         self.tree.update_inventory(NAME, of_then)
-        found = self.tree.data(self._publish(reserved=1)).inventory
+        inventories = self.tree.data(self._publish(reserved=1)).inventory
         self.assertEqual(
             {
                 "PGPU": record,
@@ -89,7 +89,7 @@ class ProviderTreeTest(unittest.TestCase):
                 "CUSTOM_GPU_MODEL_OLD": record | {"reserved": 2},
                 "CUSTOM_OF_A_LATER_RELEASE": record | {"reserved": 2},
             },
-            found,
+            inventories,
         )
 
 
@@ -122,14 +122,14 @@ class ProvidersTest(base.BaseTestCase):
         self.assertEqual({KNOWN: ASKED, NEW: ASKED}, self.of(), "when Placement comes up")
 
     def test_written_when_it_changes(self) -> None:
-        kept = provider_tree.Providers(self.path)
-        kept.keep(NODE, {})
+        providers = provider_tree.Providers(self.path)
+        providers.keep(NODE, {})
         self.assertFalse(self.path.exists(), "a host without GPUs")
-        kept.keep(NODE, {KNOWN: UUID})
+        providers.keep(NODE, {KNOWN: UUID})
         self.path.unlink()
-        kept.keep(NODE, {KNOWN: UUID})
+        providers.keep(NODE, {KNOWN: UUID})
         self.assertFalse(self.path.exists())
-        kept.keep(NODE, {KNOWN: UUID, NEW: ASKED})
+        providers.keep(NODE, {KNOWN: UUID, NEW: ASKED})
         self.assertIn(names.provider_name(NODE, NEW), self.path.read_text())
         self.assertEqual({KNOWN: UUID, NEW: ASKED}, self.of())
 
@@ -140,16 +140,16 @@ class ProvidersTest(base.BaseTestCase):
 
     def test_it_does_not(self) -> None:
         """It is waited for once: there may be many guests."""
-        asked = self.client.get_provider_by_name
-        asked.side_effect = OSError("nobody there")
-        found = provider_tree.Providers(self.path)
+        lookup = self.client.get_provider_by_name
+        lookup.side_effect = OSError("nobody there")
+        providers = provider_tree.Providers(self.path)
         for _ in range(2):
             error = self.assertRaises(
-                exception.ProvidersUnknown, found.of, self.client, NODE, [KNOWN]
+                exception.ProvidersUnknown, providers.of, self.client, NODE, [KNOWN]
             )
         self.assertIn("; reboot the instance hard when Placement answers again", str(error))
         self.assertIn("nobody there", str(error))
         self.assertNotIn("nobody there", error.user_text)
-        before = asked.call_count
-        self.assertRaises(exception.ProvidersUnknown, found.of, self.client, NODE, [KNOWN])
-        self.assertEqual(before + 1, asked.call_count)
+        before = lookup.call_count
+        self.assertRaises(exception.ProvidersUnknown, providers.of, self.client, NODE, [KNOWN])
+        self.assertEqual(before + 1, lookup.call_count)

@@ -39,8 +39,8 @@ NODE = "node1"
 INSTANCE = "7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4d"
 
 TYPES = {
-    each.id: each
-    for each in (VGPUType("nvidia-1", memory_mib=1024), VGPUType("nvidia-2", memory_mib=2048))
+    vgpu_type.id: vgpu_type
+    for vgpu_type in (VGPUType("nvidia-1", memory_mib=1024), VGPUType("nvidia-2", memory_mib=2048))
 }
 BUSES = ("10", "20", "30")
 
@@ -82,7 +82,7 @@ class StockTestCase(HostTestCase):
     def claim(self, number: int, amount: int = 1) -> list[str]:
         allocations = {self.group(number): {"resources": {"VGPU": amount}}}
         claimed = self.tracker._claim_resources(allocations)
-        return [each.identifier for each in claimed]
+        return [resource.identifier for resource in claimed]
 
     def inventory(self, number: int) -> tuple[int, int]:
         record = self.tree.data(self.group(number)).inventory["VGPU"]
@@ -112,17 +112,17 @@ class TestStock(StockTestCase):
         self.publish()
         had = self.tracker._claim_resources({self.group(64): {"resources": {"VGPU": 1}}})
         assigned = self.tracker.assigned_resources[self.group(64)]["VGPU"]
-        offered = self.tree.data(self.group(64)).resources["VGPU"]
+        resources = self.tree.data(self.group(64)).resources["VGPU"]
         there = Claimant(request.of({}), cells=frozenset({1}))
         (held,) = self.published.held(had)
         self.assertIsNone(self.published.remote([held], there))
-        said = "wants 1 GPUs on NUMA node 1, .* 12 GPUs are free, 8 on node 0, 4 on node 1"
+        message = "wants 1 GPUs on NUMA node 1, .* 12 GPUs are free, 8 on node 0, 4 on node 1"
         strict = dataclasses.replace(there, policy="legacy")
-        self.assertRegex(self.published.remote([held], strict) or "", said)
-        (new,) = (offered - assigned).improve(had, there).values()
+        self.assertRegex(self.published.remote([held], strict) or "", message)
+        (new,) = (resources - assigned).improve(had, there).values()
         self.assertEqual(ADDRESSES[2], str(Slot.parse(new.identifier).parent))
         elsewhere = dataclasses.replace(there, cells=frozenset({0}))
-        self.assertEqual({}, (offered - assigned).improve(had, elsewhere))
+        self.assertEqual({}, (resources - assigned).improve(had, elsewhere))
 
     def test_joined_cards_stay_together(self) -> None:
         """What a guest has of two that are joined is not exchanged for parts of a third."""
@@ -142,8 +142,8 @@ class TestStock(StockTestCase):
         for count, expected in ((5, joined), (3, {*nodes} - joined)):
             had = self.tracker._claim_resources({self.group(64): {"resources": {"VGPU": count}}})
             assigned = self.tracker.assigned_resources[self.group(64)]["VGPU"]
-            offered = self.tree.data(self.group(64)).resources["VGPU"]
-            exchanged = (offered - assigned).improve(had, there)
+            resources = self.tree.data(self.group(64)).resources["VGPU"]
+            exchanged = (resources - assigned).improve(had, there)
             slots = [Slot.parse(exchanged.get(item, item).identifier) for item in had]
             with self.subTest(count):
                 self.assertEqual(count, len({*slots}))
@@ -240,8 +240,8 @@ class TestSets(StockTestCase):
         self.assertEqual({"0000:03:00.1", "0000:23:00.1"}, {h.identifier[:12] for h in had})
         there = Claimant(request.of({}), cells=frozenset({0}))
         group = had[0].provider_uuid
-        offered = self.tree.data(group).resources["VGPU"]
-        pool = offered - self.tracker.assigned_resources[group]["VGPU"]
+        resources = self.tree.data(group).resources["VGPU"]
+        pool = resources - self.tracker.assigned_resources[group]["VGPU"]
         self.assertEqual({}, pool.improve(had, there), "one of each set is nearer")
         faulty = map(PciAddress.parse, self.CARDS[2:])
         self.cards.judge(dict.fromkeys(faulty, cards.reasons("it failed")))
@@ -277,9 +277,9 @@ class TestRandomStates(StockTestCase):
                 total, reserved = self.inventory(number)
                 group = self.group(number)
                 resources = self.tree.data(group).resources["VGPU"]
-                slots_there = [Slot.parse(each.identifier) for each in resources]
-                found = self.published.usable(group, slots_there, set())
-                self.assertLessEqual(total - reserved, len(found), (number, used, had))
+                slots_there = [Slot.parse(resource.identifier) for resource in resources]
+                usable_slots = self.published.usable(group, slots_there, set())
+                self.assertLessEqual(total - reserved, len(usable_slots), (number, used, had))
 
     def one_state(self, draw: random.Random, order: str) -> None:
         self.tracker.assigned_resources.clear()
@@ -316,7 +316,7 @@ def functions(bus: str) -> list[PciAddress]:
 
 def card(bus: str) -> SharedCard:
     available = dict.fromkeys(TYPES, 1)
-    parents = {each: Parent(VGPUKind.TYPED, available, {}) for each in functions(bus)}
+    parents = {function: Parent(VGPUKind.TYPED, available, {}) for function in functions(bus)}
     gpu = cards.placed(f"0000:{bus}:00.0", 0)
     return SharedCard(gpu, DividedCard(TYPES, parents))
 
@@ -332,10 +332,10 @@ class RoomsTest(unittest.TestCase):
     def test_as_if_it_knew_nothing_whatever_happened_before(self) -> None:
         chance, rooms = random.Random(20261124), Rooms()
         for use, there in self._history(chance, 100):
-            kept, fresh = (each.of(there, use) for each in (rooms, Rooms()))
-            self.assertEqual(fresh, kept)
-            for group in vgpu_group.groups({each.gpu.address: each for each in there}).values():
-                self.assertEqual(Rooms().slots(group, fresh), rooms.slots(group, kept), group.key)
+            cached, fresh = (source.of(there, use) for source in (rooms, Rooms()))
+            self.assertEqual(fresh, cached)
+            for group in vgpu_group.groups({card.gpu.address: card for card in there}).values():
+                self.assertEqual(Rooms().slots(group, fresh), rooms.slots(group, cached), group.key)
 
     def _history(self, chance: random.Random, steps: int) -> Iterator[tuple[Use, list[SharedCard]]]:
         there = [*map(card, BUSES), alone("40")]

@@ -143,8 +143,8 @@ class LogTest(testtools.TestCase):
     def test_a_refusal_is_a_line_and_anything_else_has_its_traceback(self) -> None:
         error = nova_exception.InstanceSuspendFailure(reason="no state can be saved")
         self.raised(refusals.expected(error))
-        said = "INFO Refused: Failed to suspend instance: no state can be saved\n"
-        self.assertEqual(said, self.log.output)
+        message = "INFO Refused: Failed to suspend instance: no state can be saved\n"
+        self.assertEqual(message, self.log.output)
         self.raised(nova_exception.InstanceSuspendFailure(reason="libvirt says no"))
         rpc_server.LOG.error("A thing without an exception")
         self.assertIn("Traceback (most recent call last)", self.log.output)

@@ -29,15 +29,15 @@ class ProofsTest(HostTestCase):
         for address in (ONE, TWO):
             self.host.add_gpu(address, "10de", "2335")
         self.folder = self.root / "state" / "gpu-clean"
-        self.told: dict[str, Identity] = {ONE: {}, TWO: {}}
+        self.identities: dict[str, Identity] = {ONE: {}, TWO: {}}
         self.folder.parent.mkdir()
         self.proofs, self.ledger = self.service()
 
     def service(self) -> tuple[proofs.Proofs, Ledger]:
         ledger = Ledger()
 
-        def identities(found: Iterable[GPU]) -> dict[PciAddress, Identity]:
-            return {card.address: self.told[str(card.address)] for card in found}
+        def identities(gpus: Iterable[GPU]) -> dict[PciAddress, Identity]:
+            return {card.address: self.identities[str(card.address)] for card in gpus}
 
         return proofs.Proofs(self.folder, self.host.roots, identities, ledger), ledger
 
@@ -69,14 +69,14 @@ class ProofsTest(HostTestCase):
 
     def test_another_card_of_the_product_there(self) -> None:
         """It was put there between two periods."""
-        self.told = {ONE: {"nvidia": "GPU-1"}, TWO: {"nvidia": "GPU-2"}}
+        self.identities = {ONE: {"nvidia": "GPU-1"}, TWO: {"nvidia": "GPU-2"}}
         for card in self.cards:
             self.prove(card)
         self.proofs.judge(self.cards, ())
-        self.told[ONE] = {}
+        self.identities[ONE] = {}
         self.proofs.judge(self.cards, ())
         self.assertEqual(frozenset(), self.ledger.now.used, "what cannot be read is no other card")
-        self.told[ONE] = {"nvidia": "GPU-3"}
+        self.identities[ONE] = {"nvidia": "GPU-3"}
         self.proofs.judge(self.cards, ())
         self.assertEqual({ONE}, set(map(str, self.ledger.now.used)))
 
@@ -115,15 +115,15 @@ class ProofsTest(HostTestCase):
         """A start may come before the period that sees how its card is divided now."""
         address, small, (one, other) = PciAddress.parse("0000:8a:00.0"), "1g.18gb", (100, 200)
         self.host.add_gpu(str(address), "10de", "2335", minor=0, mig=[(1, 0), (2, 0)])
-        self.told[str(address)] = {}
+        self.identities[str(address)] = {}
         mig = tuple(MIGInstance(number, 0, small, 16384, 1) for number in (1, 2))
         parent = Parent(VGPUKind.INSTANCE, {}, {small: 2}, {small: (one, other)})
         divided = DividedCard({small: VGPUType(small, small)}, {address: parent})
         gpu = dataclasses.replace(cards.card(str(address)), mig=mig)
         slot = Slot(address, small, one)
 
-        def refused(said: str) -> None:
-            with self.assertRaisesRegex(exception.DeviceUnavailable, said):
+        def refused(message: str) -> None:
+            with self.assertRaisesRegex(exception.DeviceUnavailable, message):
                 self.proofs.refuse_unjudged([slot])
 
         refused("divided into other MIG instances")

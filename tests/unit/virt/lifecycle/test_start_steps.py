@@ -60,11 +60,13 @@ class StartingTest(StartsTestCase):
         had = (self.whole, FAR), (self.whole, ONE), (self.parts, PART)
         instance = self.compute.instance(both, *had)
         self.compute.spawn(instance)
-        told = devices_told.of_metadata(instance.system_metadata)
-        self.assertEqual([0, 1, 2], [each["index"] for each in told])
-        self.assertEqual(["0000:fd:00.0", "0000:ff:00.0", None], [each["address"] for each in told])
-        self.assertEqual([0, 1, None], [each["numa_node"] for each in told])
-        self.assertEqual("GRID P4-1Q", told[2]["model"])
+        guest_devices = devices_told.of_metadata(instance.system_metadata)
+        self.assertEqual([0, 1, 2], [device["index"] for device in guest_devices])
+        self.assertEqual(
+            ["0000:fd:00.0", "0000:ff:00.0", None], [device["address"] for device in guest_devices]
+        )
+        self.assertEqual([0, 1, None], [device["numa_node"] for device in guest_devices])
+        self.assertEqual("GRID P4-1Q", guest_devices[2]["model"])
         plain = self.compute.instance({})
         self.compute.spawn(plain)
         self.assertEqual([], devices_told.of_metadata(plain.system_metadata))
@@ -78,7 +80,9 @@ class StartingTest(StartsTestCase):
         gpus, shown = self.compute.gpus, mock.Mock(get_xml_desc=lambda: named)
         card = PciAddress.parse(vgpus.CARD)
         gpus.vgpus.cards.reserve({card: cards.reasons("it is in quarantine")})
-        found = diagnostics.gpus(shown, gpus.assigned, gpus.vgpus.cards, self.host.roots, {card: 4})
+        answer = diagnostics.gpus(
+            shown, gpus.assigned, gpus.vgpus.cards, self.host.roots, {card: 4}
+        )
         expected = {
             "gpu0_address": PART,
             "gpu0_product": "10de:1bb3",
@@ -88,26 +92,26 @@ class StartingTest(StartsTestCase):
             "gpu0_module": 4,
             "gpu1_address": gone,
         }
-        self.assertEqual(expected, found)
+        self.assertEqual(expected, answer)
 
 
 class CompareTest(StartsTestCase):
     def test_other_than_its_flavor_says(self) -> None:
-        for specs, had, said in (
+        for specs, had, message in (
             ({}, (self.whole, ONE), "holds 1 GPUs, and its flavor asks for 0.*one with GPUs"),
             ({"gpus": "2"}, (self.whole, ONE), "holds 1 GPUs, and its flavor asks for 2"),
             ({}, (self.parts, PART), "holds 1 vGPUs, and its flavor asks for none.*with vGPUs"),
         ):
-            with self.subTest(said):
+            with self.subTest(message):
                 self.compute.instances.clear()
                 instance = self.compute.instance(specs, had)
-                with self.assertRaisesRegex(nova_exception.BuildAbortException, said):
+                with self.assertRaisesRegex(nova_exception.BuildAbortException, message):
                     self.compute.spawn(instance)
-                with self.assertRaisesRegex(nova_exception.InstanceUnacceptable, said):
+                with self.assertRaisesRegex(nova_exception.InstanceUnacceptable, message):
                     self.compute.spawn(instance, Kind.REBOOT)
 
     def test_what_may_be_known_no_more_keeps_nobody_from_what_he_has(self) -> None:
-        for specs, had, said, rendered in (
+        for specs, had, message, rendered in (
             ({"gpus": "1", "gpu:memory_mib": "1"}, (self.whole, ONE), "memory is unknown", "0x3b"),
             (
                 {"vgpus": "1", "gpu:memory_mib": "4096"},
@@ -117,7 +121,7 @@ class CompareTest(StartsTestCase):
             ),
         ):
             instance = self.compute.instance(specs, had)
-            with self.assertRaisesRegex(nova_exception.BuildAbortException, said):
+            with self.assertRaisesRegex(nova_exception.BuildAbortException, message):
                 self.compute.spawn(instance)
             self.assertIn(rendered, self.compute.spawn(instance, Kind.REBOOT))
 
@@ -138,8 +142,10 @@ class CompareTest(StartsTestCase):
         cell = objects.InstanceNUMATopology(cells=[objects.InstanceNUMACell(id=0)])
         policy = {"gpus": "1", "hw:pci_numa_affinity_policy": "socket"}
         instance = self.compute.instance(policy, (self.whole, FAR), numa_topology=cell)
-        said = "wants 1 GPUs on NUMA node 0, .* socket.*2 GPUs are free, 1 on node 0, 1 on node 1"
-        with self.assertRaisesRegex(nova_exception.ComputeResourcesUnavailable, said):
+        message = (
+            "wants 1 GPUs on NUMA node 0, .* socket.*2 GPUs are free, 1 on node 0, 1 on node 1"
+        )
+        with self.assertRaisesRegex(nova_exception.ComputeResourcesUnavailable, message):
             self.compute.spawn(instance)
         for kind in Kind:
             if kind not in (Kind.SPAWN, Kind.EVACUATION):
@@ -162,16 +168,16 @@ class CompareTest(StartsTestCase):
     def test_a_part_of_a_card_that_is_gone(self) -> None:
         slot = "0000:d8:00.0/nvidia-63/0"
         instance = self.compute.instance({"vgpus": "1"}, (self.parts, slot))
-        said = "no card of this host has it"
-        with self.assertRaisesRegex(nova_exception.ComputeResourcesUnavailable, said):
+        message = "no card of this host has it"
+        with self.assertRaisesRegex(nova_exception.ComputeResourcesUnavailable, message):
             self.compute.spawn(instance)
 
     def test_who_would_strand_gpus(self) -> None:
         self.compute.config(group="gpu", reserved_vcpus_per_free_gpu=4)
         left = fixtures.MockPatchObject(InstanceDevices, "left", return_value=(1.0, 1.0))
         self.useFixture(left)
-        said = "this host keeps vCPUs and memory for its free GPUs"
-        with self.assertRaisesRegex(nova_exception.ComputeResourcesUnavailable, said):
+        message = "this host keeps vCPUs and memory for its free GPUs"
+        with self.assertRaisesRegex(nova_exception.ComputeResourcesUnavailable, message):
             self.compute.spawn(self.compute.instance({}))
         self.compute.spawn(self.compute.instance({}), Kind.MOVE)
         with fixtures.MockPatchObject(InstanceDevices, "free", return_value=0):

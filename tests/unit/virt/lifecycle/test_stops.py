@@ -101,6 +101,21 @@ class CountingTest(StartsTestCase):
         self.assertIn("not as many GPUs free as Placement counts", str(refused))
         self.assertNothing(self.instance)
 
+    def test_a_reboot_that_a_start_of_the_service_repeats(self) -> None:
+        """It ends neither the service nor, if that runs, in silence."""
+        starts = self.gpus.starts
+        self.gpus.refusals.starts.is_repeating = True
+        self.instance.task_state = task_states.REBOOT_STARTED  # of a container: it was a soft one
+        with mock.patch.object(self.nova, "provider_tree", None):
+            with starts.starting(self.instance, Kind.REBOOT) as start:
+                self.assertIsNone(start)
+            refused = nova_exception.ComputeResourcesUnavailable
+            soft = starts.starting(self.instance, Kind.SOFT_REBOOT)
+            self.assertRaises(refused, soft.__enter__)
+            self.gpus.refusals.starts.is_repeating = False
+            later = starts.starting(self.instance, Kind.REBOOT)
+            self.assertRaises(refused, later.__enter__)
+
     def test_what_is_not_saved_is_not_done(self) -> None:
         tracker, lost = self.counting.tracker, RuntimeError("the database is away")
         fails = fixtures.MockPatch("nova.objects.Instance.save", side_effect=lost)
@@ -115,11 +130,11 @@ class CountingTest(StartsTestCase):
         self.assertEqual([0, 0], own())
         tracker.hand_out(self.instance, one)
         self.assertEqual([1, 1], own())
-        given = list(self.instance.resources)
+        resources = list(self.instance.resources)
         with fails:
-            self.assertRaises(RuntimeError, tracker.release, self.instance, given)
+            self.assertRaises(RuntimeError, tracker.release, self.instance, resources)
         self.assertEqual([1, 1], own())
-        tracker.release(self.instance, given)
+        tracker.release(self.instance, resources)
         self.assertEqual([0, 0], own())
 
 

@@ -123,7 +123,7 @@ class DivideCommandTest(VGPUsTestCase):
         def is_offered() -> bool:
             return not self.vgpus.cards.look.cards[PciAddress.parse(PROFILED)].reasons
 
-        for end, runs, offered in (
+        for end, runs, expected in (
             ("echo why; false", 2, False),
             ("true", 3, True),
             ("true", 3, True),  # it is done
@@ -133,7 +133,7 @@ class DivideCommandTest(VGPUsTestCase):
             self.let(end)
             self.compute.restart()
             self.assertEqual([PROFILED] * runs, self.done.read_text().split(), end)
-            self.assertEqual(offered, is_offered(), end)
+            self.assertEqual(expected, is_offered(), end)
         self.assertIn("[gpu]divide_command ended with 1: why", self.log.output)
         self.config.config(group="gpu", virtual_functions=[f"{PROFILED}=2"])
         self.compute.restart()
@@ -178,21 +178,21 @@ class PreparedTest(VGPUsTestCase):
         program.chmod(0o755)
         self.useFixture(fixtures.MockPatchObject(virtual_functions, "SRIOV_MANAGE", program))
 
-    def booted(self, told: Mapping[str, str], **options: object) -> list[str]:
+    def booted(self, answers: Mapping[str, str], **options: object) -> list[str]:
         """What is done to the card after a boot of the host, at which it has lost its functions.
 
-        :param told: lines of NVML's about the card
+        :param answers: lines of NVML's about the card
         """
         self.link.unlink(missing_ok=True)
         self.done.write_text("")
-        pci.write(self.host.roots.proc / "sys/kernel/random/boot_id", f"{told}{options}\n")
+        pci.write(self.host.roots.proc / "sys/kernel/random/boot_id", f"{answers}{options}\n")
         names = ("mig_profile", "vgpu_mixed_sizes", "vgpu_scheduler")
         values = {name: [options[name]] if name in options else [] for name in names}
         self.config(group="gpu", virtual_functions=["10de:26b9=1"], **values)
-        return self.restarted(told)
+        return self.restarted(answers)
 
-    def restarted(self, told: Mapping[str, str]) -> list[str]:
-        more = {"profile.0": "47 4 1 24576 MIG 1g.24gb", **told}
+    def restarted(self, answers: Mapping[str, str]) -> list[str]:
+        more = {"profile.0": "47 4 1 24576 MIG 1g.24gb", **answers}
         card = nvml.Card(PROFILED, "NVIDIA RTX PRO 6000", 10, 97887, "12.0", more=more)
         self.library.say(card, done=str(self.done), **{"compute.0": "0 1", "computes.1": "1"})
         self.compute.restart()
@@ -204,7 +204,7 @@ class PreparedTest(VGPUsTestCase):
     def test_in_their_order_at_each_boot(self) -> None:
         product = "10de:26b9"
         instance = ["gpu instance 47", "compute instance 0"]
-        for told, options, done in (
+        for answers, options, done in (
             ({}, {}, ["functions"]),
             ({}, {"vgpu_mixed_sizes": f"{product}=true"}, ["functions", "mixed 1"]),
             ({}, {"vgpu_mixed_sizes": f"{product}=false"}, ["functions"]),
@@ -215,9 +215,9 @@ class PreparedTest(VGPUsTestCase):
                 ["mode 1", "functions", *instance, *instance],
             ),
         ):
-            self.assertEqual(done, self.booted(told, **options), options)
+            self.assertEqual(done, self.booted(answers, **options), options)
             self.assertEqual("", self.reason())
-            self.assertEqual(done, self.restarted(told), "once since the boot")
+            self.assertEqual(done, self.restarted(answers), "once since the boot")
         self.config(group="gpu", mig_profile=[], vgpu_mixed_sizes=[f"{product}=true"])
         self.assertEqual([*done, "mixed 1"], self.restarted({}), "another option")
         vgpu.set_profiles(self.host, self.function, {}, current=1155)
@@ -241,7 +241,7 @@ class PreparedTest(VGPUsTestCase):
     def test_a_failure_is_the_cards(self) -> None:
         product = "10de:26b9"
         mixed, mig = {"vgpu_mixed_sizes": f"{product}=true"}, {"mig_profile": f"{product}=1g.24gb"}
-        for told, options, said in (
+        for answers, options, message in (
             (
                 {"scheduler_refused": "3"},
                 {"vgpu_scheduler": f"{product}=equal_share"},
@@ -251,10 +251,10 @@ class PreparedTest(VGPUsTestCase):
             ({}, {**mixed, **mig}, "in MIG mode each GPU instance has its own"),
             ({"mig": "1 1", "room.47": "0"}, mig, "no room for an instance of 1g.24gb"),
         ):
-            self.booted(told, **options)
-            self.assertIn(said, self.reason())
+            self.booted(answers, **options)
+            self.assertIn(message, self.reason())
             card = self.vgpus.cards.look.cards.get(PciAddress.parse(PROFILED))
-            self.assertFalse(card and not card.reasons, said)
+            self.assertFalse(card and not card.reasons, message)
 
 
 class RestoredTest(VGPUsTestCase):
@@ -335,7 +335,7 @@ class FailedStartsTest(VGPUsTestCase):
             raise libvirt.libvirtError(text.format(slots[0].parent))
 
     def test_what_says_nothing_of_the_function(self) -> None:
-        slots = [Slot.parse(f"{each}/nvidia-1155/0") for each in self.functions]
+        slots = [Slot.parse(f"{function}/nvidia-1155/0") for function in self.functions]
         for _ in range(failed_starts.MOST):
             self.fail(slots[0], text="guest ended")
             self.fail(*slots)
@@ -461,5 +461,5 @@ class RetriesTest(base.BaseTestCase):
         self.assertTrue(self.retries.wait())
         self.assertEqual(
             [MIG_ONE, MIG_OTHER, MIG_TWO],
-            sorted(self.tried, key=lambda each: (each == MIG_TWO, str(each))),
+            sorted(self.tried, key=lambda slot: (slot == MIG_TWO, str(slot))),
         )

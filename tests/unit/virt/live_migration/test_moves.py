@@ -30,21 +30,21 @@ class ArrivalsTest(moving.MovingTestCase):
         self.instance = self.moving(slots(THERE, 0, 1), slots(CARD, 2, 3), here="new")
         self.abort = mock.Mock()
 
-    def claimed(self, instance: objects.Instance, asked: dict[str, str], **claim: Any) -> Any:
+    def claimed(self, instance: objects.Instance, mdev_types: dict[str, str], **claim: Any) -> Any:
         data = self.data(
-            source_mdev_types=asked, dst_numa_info=objects.LibvirtLiveMigrateNUMAInfo()
+            source_mdev_types=mdev_types, dst_numa_info=objects.LibvirtLiveMigrateNUMAInfo()
         )
         made = SimpleNamespace(claimed_numa_topology=None, abort=self.abort, **claim)
         return arrivals.claimed(self.moves, instance, data, made)
 
-    def refused(self, instance: objects.Instance, asked: dict[str, str], said: str) -> None:
-        with self.assertRaisesRegex(nova_exception.MigrationPreCheckError, said):
-            self.claimed(instance, asked)
+    def refused(self, instance: objects.Instance, mdev_types: dict[str, str], message: str) -> None:
+        with self.assertRaisesRegex(nova_exception.MigrationPreCheckError, message):
+            self.claimed(instance, mdev_types)
         self.abort.assert_called()  # nobody else waits for what was claimed
 
     def test_claimed_what_is_of_no_use(self) -> None:
-        asked = dict.fromkeys(slots(THERE, 0, 1), WORDS)
-        other = dict(asked)
+        mdev_types = dict.fromkeys(slots(THERE, 0, 1), WORDS)
+        other = dict(mdev_types)
         other[slots(THERE, 1)[0]] = WORDS.replace("a-63", "a-64")
         self.refused(self.instance, other, "on host1: the guest has nvidia-64 of")
         del other[slots(THERE, 1)[0]]
@@ -55,7 +55,7 @@ class ArrivalsTest(moving.MovingTestCase):
     def test_prepared(self) -> None:
         """Made, and kept although no domain of this host names it yet"""
         arrivals.prepare(self.moves, self.instance)
-        made = [device_uuid(self.instance.uuid, Slot.parse(each)) for each in slots(CARD, 2, 3)]
+        made = [device_uuid(self.instance.uuid, Slot.parse(slot)) for slot in slots(CARD, 2, 3)]
         self.assertEqual(sorted(made), self.kernel.made)
         self.assertEqual(devices(slots(CARD, 2, 3)), self.ledger.now.kept_by(self.instance.uuid))
         arrivals.prepare(self.moves, self.plain)
@@ -67,13 +67,13 @@ class AskedTest(moving.MovingTestCase):
         own = {"target_mdevs": {}, "source_mdev_types": {"a": "nvidia-63"}}
         params = {"vgpus": "1", "gpu:vgpu_params": "enable_profiling=0,enable_uvm=1"}
         fixed = self.compute.instance(params, (self.provider, slots(CARD, 1)[0]))
-        for instance, data, said in (
+        for instance, data, message in (
             (mine, self.data(), "takes no running guest with vGPUs"),
             (mine, self.data(**own), "from Nova itself"),
             (gone, self.data(target_mdevs={}), "cannot be given"),
             (fixed, self.data(target_mdevs={}), r"have enable_uvm=1 \(gpu:vgpu_params"),
         ):
-            with self.assertRaisesRegex(nova_exception.MigrationPreCheckError, said):
+            with self.assertRaisesRegex(nova_exception.MigrationPreCheckError, message):
                 departures.asked(self.moves, instance, data)
 
 
@@ -83,7 +83,7 @@ FUNCTION = "nvidia-1155 of 10de:26b9, a virtual function with a type"
 class MismatchTest(base.BaseTestCase):
     def test_what_the_guest_has_and_would_get(self) -> None:
         other = FUNCTION.replace("1155", "1156")
-        for has, gets, said in (
+        for has, gets, message in (
             (FUNCTION, FUNCTION, "None"),
             (
                 f"{FUNCTION}; driver 550.54.16; ECC 1",
@@ -101,7 +101,7 @@ class MismatchTest(base.BaseTestCase):
                 "is 550.54.16, and the one there is 550.127.05, which takes no",
             ),
         ):
-            self.assertIn(said, str(compatibility.not_alike(has, gets)), (has, gets))
+            self.assertIn(message, str(compatibility.not_alike(has, gets)), (has, gets))
 
 
 class FactsTest(base.BaseTestCase):
@@ -116,8 +116,8 @@ class FactsTest(base.BaseTestCase):
         self.address = PciAddress.parse(card.address)
 
     def facts(self) -> str:
-        found = discovery.cards_at([self.address], self.host.roots)
-        return compatibility.facts_of(found, self.host.roots).get(self.address, "")
+        gpus = discovery.cards_at([self.address], self.host.roots)
+        return compatibility.facts_of(gpus, self.host.roots).get(self.address, "")
 
     def test_of_the_driver_and_the_card(self) -> None:
         """As far as they are known, and nothing of others"""

@@ -35,10 +35,10 @@ class Placement:
             TWO: {},
         }
         self.generation_of = {ROOT: 7, ONE: 3, TWO: 1, ELSE: 1}
-        self.asked: list[str] = []
+        self.queries: list[str] = []
 
     def get_provider_by_name(self, context: object, name: str) -> dict[str, str]:
-        self.asked.append(name)
+        self.queries.append(name)
         if ROOT not in self.generation_of:
             raise nova_exception.ResourceProviderNotFound(name_or_uuid=name)
         return {"uuid": ROOT}
@@ -51,7 +51,7 @@ class Placement:
         ]
 
     def get_allocations_for_resource_provider(self, context: object, uuid: str) -> Any:
-        self.asked.append(uuid)
+        self.queries.append(uuid)
         counted = self.consumers[uuid].items()
         return SimpleNamespace(allocations={it: {"resources": has} for it, has in counted})
 
@@ -90,9 +90,9 @@ class AllocationsTest(base.BaseTestCase):
 
     def read(self) -> list[str]:
         """What was asked of whom"""
-        self.placement.asked.clear()
+        self.placement.queries.clear()
         self.last = allocations.read(self.placement, NODENAME, self.records, self.last)
-        return sorted(self.placement.asked)
+        return sorted(self.placement.queries)
 
     def test_what_has_changed_is_read(self) -> None:
         self.assertEqual([ONE, TWO, NODENAME, ROOT], self.read())

@@ -137,7 +137,7 @@ class GPUsInTest(unittest.TestCase):
         parts = domains.Parts({}, {vf: vf, other: other})
         slot = Slot(vf, "nvidia-1155", 0)
         metadata = f"<g:gpus xmlns:g='{domains.NAMESPACE}'><g:gpu address='{slot}'/></g:gpus>"
-        devices = [hostdev("0x0000", "0x3b", function=each.function) for each in (vf, other)]
+        devices = [hostdev("0x0000", "0x3b", function=address.function) for address in (vf, other)]
         self.assertEqual({slot}, domains.gpus_in(domain(devices[0], metadata), parts))
         self.assertEqual({slot, other}, domains.gpus_in(domain("".join(devices), metadata), parts))
         self.assertEqual({vf}, domains.gpus_in(domain(devices[0]), parts))
@@ -193,8 +193,10 @@ class Host:
 
 class ByDomainTest(unittest.TestCase):
     def assertLooked(self, expected: Mapping[str, set[object]], host: Any) -> None:
-        found = domains.look(host, PARTS)
-        self.assertEqual(expected, {uuid: each.every for uuid, each in found.items()})
+        devices_by_domain = domains.look(host, PARTS)
+        self.assertEqual(
+            expected, {uuid: devices.every for uuid, devices in devices_by_domain.items()}
+        )
 
     def test_what_a_stranger_gets_when_it_starts_again(self) -> None:
         """As ``virsh attach-device --config`` has it while it runs"""
@@ -223,7 +225,9 @@ class WithoutTest(unittest.TestCase):
     OURS = f"<g:gpus xmlns:g='{domains.NAMESPACE}'>{{}}</g:gpus>"
 
     def without(self, devices: str, metadata: str, gone: Device, parts: domains.Parts) -> str:
-        ours = self.OURS.format("".join(f"<g:gpu address='{each}'/>" for each in metadata.split()))
+        ours = self.OURS.format(
+            "".join(f"<g:gpu address='{address}'/>" for address in metadata.split())
+        )
         return domains.without(domain(devices, ours), {gone}, parts, set())
 
     def test_mig_instances(self) -> None:
@@ -236,11 +240,11 @@ class WithoutTest(unittest.TestCase):
             nodes_by_instance={slot: frozenset({"/dev/nvidia0", caps[slot]}) for slot in caps},
         )
         both = "".join(
-            add(each) for each in ("/dev/nvidia0", *caps.values()) for add in (node, mount)
+            add(path) for path in ("/dev/nvidia0", *caps.values()) for add in (node, mount)
         )
         left = self.without(both, f"{first} {second}", first, divided)
         self.assertEqual(frozenset({second}), domains.gpus_in(left, divided))
-        self.assertEqual([True, False], [each in left for each in ("/dev/nvidia0<", "nvidia-cap9")])
+        self.assertEqual([True, False], [path in left for path in ("/dev/nvidia0<", "nvidia-cap9")])
         for parts in (divided, PARTS):  # divided still, or made whole since
             others, alone = node("/dev/nvidiactl"), node("/dev/nvidia0") + mount("/dev/nvidia0")
             left = self.without(alone + others, str(first), first, parts)
@@ -261,13 +265,13 @@ class PartsTest(HostTestCase):
         path, dev = self.host.path("0000:3b:00.0"), self.host.roots.dev
         drm.write_card(path, dev, nodes.Nodes.FILES, 7, vendor_id="10de")
         first, second = self.host.gpus()
-        found = domains.parts([first, second], self.host.roots)
+        parts = domains.parts([first, second], self.host.roots)
         nodes_of_first = ("/dev/nvidia0", "/dev/dri/card7", "/dev/dri/renderD135")
         expected = dict.fromkeys(nodes_of_first, first.address)
         expected |= dict.fromkeys(("/dev/dri/card1", "/dev/dri/renderD129"), second.address)
-        self.assertEqual(expected, found.card_by_node)
+        self.assertEqual(expected, parts.card_by_node)
         functions = dict.fromkeys(first.functions, first.address)
-        self.assertEqual(functions | {second.address: second.address}, found.card_by_function)
+        self.assertEqual(functions | {second.address: second.address}, parts.card_by_function)
 
     def test_of_two_mig_instances_one_takes_all_of_its_nodes(self) -> None:
         """The GPU instance's node is its only compute instance's, and opens nothing alone; the card
@@ -279,7 +283,7 @@ class PartsTest(HostTestCase):
         instances = Parent(VGPUKind.INSTANCE, {}, {"1g.18gb": 2}, {"1g.18gb": (100, 200)})
         card = DividedCard({"1g.18gb": VGPUType("1g.18gb", per_card=2)}, {address: instances})
         first, second = Slot(address, "1g.18gb", 100), Slot(address, "1g.18gb", 200)
-        found = domains.parts([whole], self.host.roots, [card])
+        parts = domains.parts([whole], self.host.roots, [card])
 
         def caps(gpu: int, *instance: int) -> str:
             return f"/dev/nvidia-caps/nvidia-cap{nvidia.cap_minor(gpu, *instance)}"
@@ -290,17 +294,17 @@ class PartsTest(HostTestCase):
         reached = frozenset({second, whole.address})
         own = frozenset({first})
         expected = domains.DomainDevices(own, reached, own, reached | own, "3")
-        self.assertEqual(expected, domains.named_in(active, found))
+        self.assertEqual(expected, domains.named_in(active, parts))
         active = active.replace("</devices>", f"{node(caps(1, 1, 0))}</devices>")
         part = Slot(whole.address, "mig", 100)
-        self.assertEqual({first, part}, domains.named_in(active, found).opened)
+        self.assertEqual({first, part}, domains.named_in(active, parts).opened)
         others = [caps(0, 2), "/dev/nvidia1", caps(1, 1), caps(1, 1, 0)]
-        bound = "".join(f"<filesystem><source dir='{each}'/></filesystem>" for each in others)
-        for each in others:
-            active = active.replace(node(each), "")
+        bound = "".join(f"<filesystem><source dir='{path}'/></filesystem>" for path in others)
+        for path in others:
+            active = active.replace(node(path), "")
         active = active.replace("</devices>", f"{bound}</devices>")
         plain = domains.DomainDevices(own, frozenset(), own, own, "3")
-        self.assertEqual(plain, domains.named_in(active, found))
+        self.assertEqual(plain, domains.named_in(active, parts))
         # What it could open before in the same run it may have open, but for its own.
         self.assertEqual(reached, plain.since(expected).reached)
         self.assertEqual(reached, plain.since(plain.since(expected)).reached)
@@ -315,10 +319,10 @@ class PartsTest(HostTestCase):
         (gpu,) = self.host.gpus()
         instances = Parent(VGPUKind.INSTANCE, {}, {"1g.18gb": 1}, {"1g.18gb": (100,)})
         card = DividedCard({"1g.18gb": VGPUType("1g.18gb", per_card=1)}, {gpu.address: instances})
-        found = domains.parts([], self.host.roots, [card])
-        made = "".join(node(each) for each in nodes_of_host.card_nodes(gpu, self.host.roots))
+        parts = domains.parts([], self.host.roots, [card])
+        made = "".join(node(path) for path in nodes_of_host.card_nodes(gpu, self.host.roots))
         xml = domain(made, domain_xml.GuestMetaGPUs((gpu.address,)).to_xml())
         active = xml.replace("<domain ", "<domain id='3' ")
         self.assertEqual(
-            {Slot(gpu.address, "1g.18gb", 100)}, domains.named_in(active, found).reached
+            {Slot(gpu.address, "1g.18gb", 100)}, domains.named_in(active, parts).reached
         )

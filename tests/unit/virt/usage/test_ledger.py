@@ -28,7 +28,7 @@ Counted = Mapping[str, frozenset[tuple[str, str]]]
 
 
 def has(*devices: PciAddress, provider: str = "group") -> frozenset[tuple[str, str]]:
-    return frozenset((provider, str(each)) for each in devices)
+    return frozenset((provider, str(device)) for device in devices)
 
 
 class LedgerTestCase(unittest.TestCase):
@@ -42,9 +42,9 @@ class LedgerTestCase(unittest.TestCase):
         uuid: str,
         *devices: PciAddress,
         look: Callable[[], DevicesByUuid] = dict,
-        kept: Any = (),
+        kept_devices: Any = (),
     ) -> contextlib.AbstractContextManager[None]:
-        return self.ledger.hold(uuid, frozenset(devices), look, frozenset(kept))
+        return self.ledger.hold(uuid, frozenset(devices), look, frozenset(kept_devices))
 
     def see(self, **named: Collection[PciAddress]) -> None:
         self.ledger.saw_domains({uuid: frozenset(devices) for uuid, devices in named.items()})
@@ -78,8 +78,8 @@ class LedgerTestCase(unittest.TestCase):
         self.assertEqual(set(devices), self.ledger.now.started())
 
     def assertStrangers(self, **strangers: PciAddress) -> None:
-        found = {device: uuid for uuid, device in strangers.items()}
-        self.assertEqual(found, self.ledger.now.strangers())
+        owners = {device: uuid for uuid, device in strangers.items()}
+        self.assertEqual(owners, self.ledger.now.strangers())
 
     def assertRefused(self, text: str, held: contextlib.AbstractContextManager[None]) -> None:
         with self.assertRaisesRegex(exception.DeviceUnavailable, text), held:
@@ -126,10 +126,10 @@ class LedgerTest(LedgerTestCase):
                 self.ledger.keep("one", frozenset({A}))
                 self.count(here)
                 self.assertTaken(A)
-                kept = self.ledger.now.kept_by("one")
-                self.assertEqual({A}, kept)
+                kept_devices = self.ledger.now.kept_by("one")
+                self.assertEqual({A}, kept_devices)
                 if end == "started":
-                    with self.hold("one", kept=kept):
+                    with self.hold("one", kept_devices=kept_devices):
                         self.assertTaken(A)
                 elif end == "gone":
                     self.count({"two": frozenset()})
@@ -143,7 +143,7 @@ class LedgerTest(LedgerTestCase):
             self.ledger.keep("one", frozenset({A}))
         self.assertTaken(A)
         self.assertEqual({A}, self.ledger.now.had_by("one"))
-        with self.hold("one", kept={A}):
+        with self.hold("one", kept_devices={A}):
             pass
         self.assertTaken()
 
@@ -441,13 +441,13 @@ class SlowHost:
     """Its first answer is on its way for long, and there is a domain more when it arrives."""
 
     def __init__(self) -> None:
-        self.asked, self.arrived = threading.Event(), threading.Event()
+        self.query, self.arrived = threading.Event(), threading.Event()
         self.guests: Sequence[Domain] = ()
 
     def list_guests(self, only_running: bool = True) -> Sequence[Domain]:
         answer = self.guests
-        if not self.asked.is_set():
-            self.asked.set()
+        if not self.query.is_set():
+            self.query.set()
             self.arrived.wait(200)
         return answer
 
@@ -458,7 +458,7 @@ class CensusTest(unittest.TestCase):
         taken = reader.UsageReader(host, noted, lambda: domains.Parts({"/dev/nvidia0": A}, {}))
         old, new = (threading.Thread(target=taken.look_at_domains) for _ in range(2))
         old.start()
-        host.asked.wait(200)
+        host.query.wait(200)
         host.guests = (GUEST,)
         new.start()
         new.join(0.3)
@@ -473,7 +473,7 @@ class CensusTest(unittest.TestCase):
         old = threading.Thread(target=taken.look_at_domains)
         with mock.patch.object(reader, "_PATIENCE_S", 0.1):
             old.start()
-            host.asked.wait(200)
+            host.query.wait(200)
             with self.assertRaisesRegex(exception.DomainsUnreadable, "libvirt"):
                 taken.look_at_domains()
             host.arrived.set()

@@ -37,11 +37,11 @@ class WatchedLedger(Ledger):
     def _now(self) -> Snapshot:
         if self.turns and not self._lock.is_held:
             self.turns.pause("read")
-        return self._found
+        return self._snapshot
 
     @_now.setter
-    def _now(self, found: Snapshot) -> None:
-        self._found = found
+    def _now(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
 
 
 @dataclasses.dataclass
@@ -74,7 +74,7 @@ class Host:
         self.is_deaf = False
         self.ledger = WatchedLedger()
         self.claims: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
-        parts = domains.Parts({f"/dev/{each}": each for each in (A, B)}, {})
+        parts = domains.Parts({f"/dev/{address}": address for address in (A, B)}, {})
         self.usage_reader = reader.UsageReader(self, self.ledger, lambda: parts)
 
     def watch(self, watched: turns.Turns) -> None:
@@ -92,15 +92,15 @@ class Host:
     def list_guests(self, only_running: bool = True) -> list[Domain]:
         if self.is_deaf:
             raise exception.DomainsUnreadable("no answer")
-        found = list(self.domains.values())
+        guests = list(self.domains.values())
         self.pause("libvirt has answered")
-        return found
+        return guests
 
     def appear(self, uuid: str, device: PciAddress) -> None:
         self.pause(f"the domain of {uuid} appears")
         if device in self.cleaning:
             raise AssertionError(f"{uuid} gets {device} while it is cleaned")
-        if others := [each.uuid for each in self.domains.values() if each.device == device]:
+        if others := [domain.uuid for domain in self.domains.values() if domain.device == device]:
             raise AssertionError(f"{uuid} and {others} have {device}")
         self.domains[uuid] = Domain(uuid, device)
         self.dirty.add(device)
@@ -113,14 +113,18 @@ class Host:
 
     @contextlib.contextmanager
     def hold(self, uuid: str, devices: Collection[PciAddress]) -> Iterator[None]:
-        kept = self.ledger.now.kept_by(uuid)
-        with self.ledger.hold(uuid, frozenset(devices), self.usage_reader.look_at_domains, kept):
+        kept_devices = self.ledger.now.kept_by(uuid)
+        with self.ledger.hold(
+            uuid, frozenset(devices), self.usage_reader.look_at_domains, kept_devices
+        ):
             self.ledger.was_used(devices)
             yield
 
     def release(self, device: PciAddress) -> None:
         with contextlib.suppress(exception.DeviceUnavailable), self.ledger.clean(device):
-            if users := [each.uuid for each in self.domains.values() if each.device == device]:
+            if users := [
+                domain.uuid for domain in self.domains.values() if domain.device == device
+            ]:
                 raise AssertionError(f"{device} is cleaned while {users} have it")
             self.cleaning.add(device)
             self.pause(f"{device} is cleaned")
@@ -138,7 +142,7 @@ class Host:
     def claim(self, uuid: str, device: PciAddress) -> bool:
         """Whether it gets *device*, as it is the only one"""
         with self.claims:
-            known = {each.identifier for each in self.assigned}
+            known = {resource.identifier for resource in self.assigned}
             self.ledger.compare([] if str(device) in known else [device], self.assigned)
             usage = self.ledger.now
             if device in usage.taken() | usage.used:
@@ -206,9 +210,9 @@ class Host:
 
     def read(self, *_: object) -> None:
         """What runs before and after is somebody's in between."""
-        before = {each.device for each in self.domains.values()}
+        before = {domain.device for domain in self.domains.values()}
         taken = self.ledger.now.taken()
-        if lost := before & {each.device for each in self.domains.values()} - taken:
+        if lost := before & {domain.device for domain in self.domains.values()} - taken:
             raise AssertionError(f"{lost} are read to be nobody's")
 
     def period(self, *_: object) -> None:
@@ -257,6 +261,6 @@ class PairsTest(unittest.TestCase):
         return orders
 
     def check(self, host: Host, steps: Sequence[str]) -> None:
-        taken = host.ledger._found.taken()
-        for each in host.domains.values():
-            self.assertIn(each.device, taken, f"{each.uuid} has what is nobody's: {steps}")
+        taken = host.ledger._snapshot.taken()
+        for domain in host.domains.values():
+            self.assertIn(domain.device, taken, f"{domain.uuid} has what is nobody's: {steps}")

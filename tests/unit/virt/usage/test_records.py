@@ -63,43 +63,43 @@ class ReadTest(unittest.TestCase):
         first = answer([instance(ONE, resources(A)), instance(TWO, resources(B))])
         broken = [instance(ONE, resources("a card\n")), instance(TWO, resources(B))]
         for last, expected in ((first, {(GROUP, A)}), (None, set())):
-            found = answer(broken, last=last)
-            self.assertEqual({ONE: expected, TWO: {(GROUP, B)}}, found.counted)
-            self.assertEqual({ONE}, found.busy)
+            host_records = answer(broken, last=last)
+            self.assertEqual({ONE: expected, TWO: {(GROUP, B)}}, host_records.counted)
+            self.assertEqual({ONE}, host_records.busy)
         moving = instance(ONE, resources(A), old=resources("x"), new=resources(A), **RESIZED)
-        found = answer([moving], [migration(ONE, "host1", "host2")], last=first)
-        self.assertEqual(({ONE: {(GROUP, A)}}, {ONE}), (found.counted, found.busy))
+        host_records = answer([moving], [migration(ONE, "host1", "host2")], last=first)
+        self.assertEqual(({ONE: {(GROUP, A)}}, {ONE}), (host_records.counted, host_records.busy))
 
     def test_a_record_of_another_host_that_cannot_be_read(self) -> None:
         """Of an instance on its way here, and of one whose domain is here"""
         last = records.Records({ONE: frozenset({(GROUP, A)})})
         arriving = migration(ONE, "host2", "host1")
         for migrations, guests in (([arriving], []), ([], [ONE])):
-            found = answer(
+            host_records = answer(
                 [instance(TWO, resources(B))],
                 migrations,
                 guests=guests,
                 last=last,
                 unreadable=[ONE],
             )
-            self.assertEqual({ONE: {(GROUP, A)}, TWO: {(GROUP, B)}}, found.counted)
-            self.assertEqual({ONE}, found.busy)
+            self.assertEqual({ONE: {(GROUP, A)}, TWO: {(GROUP, B)}}, host_records.counted)
+            self.assertEqual({ONE}, host_records.busy)
 
     def test_who_is_deleted(self) -> None:
         for states in ({"task_state": "deleting"}, {"vm_state": "deleted"}):
-            found = answer([instance(ONE, resources(A), **states), instance(TWO, None)])
-            self.assertEqual({TWO}, found.here)
+            host_records = answer([instance(ONE, resources(A), **states), instance(TWO, None)])
+            self.assertEqual({TWO}, host_records.here)
 
     def test_hundreds_of_failed_moves_cost_one_look_up(self) -> None:
         failed = [migration(ONE, "host1", "host2", status="error") for _ in range(300)]
-        with mock.patch.object(records, "_instance", return_value=None) as asked:
-            found = answer([], failed)
-        self.assertEqual(1, asked.call_count)
-        self.assertEqual({ONE: {item.uuid for item in failed}}, found.migrations)
+        with mock.patch.object(records, "_instance", return_value=None) as spy:
+            host_records = answer([], failed)
+        self.assertEqual(1, spy.call_count)
+        self.assertEqual({ONE: {item.uuid for item in failed}}, host_records.migrations)
 
     def test_who_is_stopped(self) -> None:
         three, four = uuidutils.generate_uuid(), uuidutils.generate_uuid()
-        found = answer(
+        host_records = answer(
             [
                 instance(ONE, resources(A), vm_state="stopped"),
                 instance(TWO, None, vm_state="stopped"),
@@ -107,39 +107,39 @@ class ReadTest(unittest.TestCase):
                 instance(four, resources("0000:08:00.0")),
             ]
         )
-        self.assertEqual({ONE, TWO}, found.stopped)
+        self.assertEqual({ONE, TWO}, host_records.stopped)
 
     def test_whether_there_are_moves(self) -> None:
         moved = instance(ONE, resources(A))
         self.assertEqual({}, answer([moved]).migrations)
         failed = migration(ONE, "host1", "host2", status="error")
-        found = answer([moved], [failed])
-        self.assertEqual({ONE, failed.uuid}, found.consumers(ONE))
-        self.assertEqual({TWO}, found.consumers(TWO))
+        host_records = answer([moved], [failed])
+        self.assertEqual({ONE, failed.uuid}, host_records.consumers(ONE))
+        self.assertEqual({TWO}, host_records.consumers(TWO))
         going = instance(TWO, None, old=resources(B))
-        found = answer([moved], [migration(TWO, "host1", "host2")], [going])
-        self.assertEqual({ONE: PROJECT, TWO: PROJECT}, found.projects)
+        host_records = answer([moved], [migration(TWO, "host1", "host2")], [going])
+        self.assertEqual({ONE: PROJECT, TWO: PROJECT}, host_records.projects)
 
     def test_a_move_that_ends_between_two_questions(self) -> None:
         moving = instance(ONE, None, new=resources(A))
         arrived = instance(ONE, resources(A))
-        asked: list[str] = []
+        queries: list[str] = []
 
         def migrations(*args: object) -> list[objects.Migration]:
-            asked.append("migrations")
-            return [] if "instances" in asked else [migration(ONE, "host2", "host1")]
+            queries.append("migrations")
+            return [] if "instances" in queries else [migration(ONE, "host2", "host1")]
 
         def instances(*args: object, **kwargs: object) -> list[objects.Instance]:
-            asked.append("instances")
-            return [arrived] if "migrations" in asked else []
+            queries.append("instances")
+            return [arrived] if "migrations" in queries else []
 
         with (
             mock.patch.object(objects.InstanceList, "get_by_host", instances),
             mock.patch.object(objects.MigrationList, "get_in_progress_and_error", migrations),
             mock.patch.object(objects.Instance, "get_by_uuid", return_value=moving),
         ):
-            found = records.read(mock.sentinel.context, "host1", "node1", ())
-        self.assertEqual({ONE: {(GROUP, A)}}, found.counted)
+            host_records = records.read(mock.sentinel.context, "host1", "node1", ())
+        self.assertEqual({ONE: {(GROUP, A)}}, host_records.counted)
 
     def test_a_move_that_failed(self) -> None:
         """Nova leaves its context with the instance; the tracker counts it while it goes on."""
@@ -162,12 +162,14 @@ class ReadTest(unittest.TestCase):
 
     def test_while_its_guest_moves(self) -> None:
         """And no longer, whatever became of the migration."""
-        for task_state, kept in (("migrating", {A}), (None, set())):
+        for task_state, identifiers in (("migrating", {A}), (None, set())):
             moving = instance(ONE, resources(B), resources(B), resources(A), task_state=task_state)
             for status in ("running", "error"):
                 live = migration(ONE, "host2", "host1", status, "live-migration")
-                found = counted([], [live], [moving])
-                self.assertEqual(kept, {each for _, each in found.get(ONE, ())})
+                by_instance = counted([], [live], [moving])
+                self.assertEqual(
+                    identifiers, {identifier for _, identifier in by_instance.get(ONE, ())}
+                )
 
     def test_context_of_another_move(self) -> None:
         """It failed on its way here; later the instance moved from a third host to a fourth."""
@@ -185,8 +187,8 @@ class ReadTest(unittest.TestCase):
             ({"vm_state": "building"}, {ONE}),
         ):
             with self.subTest(**states):
-                found = answer([instance(ONE, None, **states)], others=[there], guests=[TWO])
-                self.assertEqual(busy, found.busy)
+                host_records = answer([instance(ONE, None, **states)], others=[there], guests=[TWO])
+                self.assertEqual(busy, host_records.busy)
 
     def test_on_its_way(self) -> None:
         """An instance in a task is busy on the host that it moves to, not on its source."""
@@ -200,8 +202,8 @@ class ReadTest(unittest.TestCase):
     def test_returning(self) -> None:
         """The other host has dropped it and this one not yet taken it."""
         there = instance(ONE, resources(A), task_state="resize_reverting")
-        found = answer([], others=[there], guests=[ONE, TWO])
-        self.assertEqual({ONE}, found.returning)
+        host_records = answer([], others=[there], guests=[ONE, TWO])
+        self.assertEqual({ONE}, host_records.returning)
         here = answer([there], guests=[ONE])
         self.assertEqual(set(), here.returning)
         elsewhere = instance(ONE, resources(A, provider=ELSEWHERE), task_state="rebooting")

@@ -25,15 +25,15 @@ class StockRecordsTest(test.NoDBTestCase):
     def test_a_function_that_a_request_gave_stays(self) -> None:
         """The instance has come from a host where its GPU has the address of a device here."""
         gpu = objects.Resource(identifier="0000:3b:00.0")
-        asked = objects.InstancePCIRequests(
+        pci_requests = objects.InstancePCIRequests(
             requests=[objects.InstancePCIRequest(request_id=uuids.request)]
         )
-        moved = objects.MigrationContext(new_pci_requests=asked)
+        moved = objects.MigrationContext(new_pci_requests=pci_requests)
         former = objects.InstancePCIRequests(requests=[])
         for requests, move, expected in (
             (former, None, True),
             (None, None, True),
-            (asked, None, False),
+            (pci_requests, None, False),
             (former, moved, False),
         ):
             instance = objects.Instance(

@@ -177,10 +177,10 @@ class AbandonedMovesTest(base.BaseTestCase):
         self.useFixture(patch(objects.MigrationList, name, return_value=[self.migration] * 300))
         name = "get_allocations_for_consumer"
         self.useFixture(patch(self.placement, name, side_effect=AssertionError))
-        for found in ({"return_value": self.instance}, {"side_effect": OSError("gone")}):
-            asked = self.useFixture(patch(objects.Instance, "get_by_uuid", **found)).mock
+        for arguments in ({"return_value": self.instance}, {"side_effect": OSError("gone")}):
+            lookup = self.useFixture(patch(objects.Instance, "get_by_uuid", **arguments)).mock
             self.assertFalse(self.looks())
-            self.assertEqual(2, asked.call_count)
+            self.assertEqual(2, lookup.call_count)
         self.assertEqual(2, self.log.output.count("gone"))
 
     def test_one_that_cannot_be_read(self) -> None:
@@ -204,8 +204,10 @@ class AbandonedMovesTest(base.BaseTestCase):
         self.useFixture(fixtures.MockPatchObject(objects.Instance, "get_by_uuid", get_by_uuid))
         self.assertTrue(self.looks())
         self.assertEqual([(MOVE, UUID)], self.placement.moved)
-        said = f"its move {unreadable.uuid} is abandoned, or end it, will retry in the next period"
-        self.assertIn(f"{said}: date value out of range", self.log.output)
+        message = (
+            f"its move {unreadable.uuid} is abandoned, or end it, will retry in the next period"
+        )
+        self.assertIn(f"{message}: date value out of range", self.log.output)
 
 
 class EndedTest(base.BaseTestCase):
@@ -250,9 +252,9 @@ class EndedTest(base.BaseTestCase):
                     deleted=at == "deleted",
                     instance_type_id=flavor,
                 )
-                found = mock.patch.object(objects.Instance, "get_by_uuid", return_value=instance)
+                patch = mock.patch.object(objects.Instance, "get_by_uuid", return_value=instance)
                 with (
-                    found,
+                    patch,
                     mock.patch.object(objects.Migration, "get_by_uuid", return_value=migration),
                 ):
                     self.assertIn(reason or "None", str(abandoned_moves.ended(object(), MOVE)))

@@ -103,14 +103,17 @@ class CompareTest(unittest.TestCase):
     def assertFound(
         self, *expected: tuple[Conflict, str, bool], **changes: Any
     ) -> tuple[Difference, ...]:
-        found = compare(**changes)
+        differences = compare(**changes)
         self.assertEqual(
-            sorted(expected), sorted((each.kind, each.subject, each.safe) for each in found)
+            sorted(expected),
+            sorted(
+                (difference.kind, difference.subject, difference.safe) for difference in differences
+            ),
         )
-        for each in found:
-            self.assertIn(each.subject, each.text)
-            self.assertTrue(each.remedy)
-        return found
+        for difference in differences:
+            self.assertIn(difference.subject, difference.text)
+            self.assertTrue(difference.remedy)
+        return differences
 
     def instances(self, **changed: Instance) -> dict[str, Instance]:
         return {**AGREED["instances"], **changed}
@@ -119,50 +122,50 @@ class CompareTest(unittest.TestCase):
         return {**AGREED["guests"], **changed}
 
     def test_domains(self) -> None:
-        found, guests, instances = self.assertFound, self.guests, self.instances
-        found()
+        check, guests, instances = self.assertFound, self.guests, self.instances
+        check()
         reaches, shared = (
             (Conflict.REACHES_OTHERS, "plain", False),
             (Conflict.SHARED_BY_DOMAINS, str(A)),
         )
         reached = DomainDevices(reached=frozenset({A}), run="1")
-        (difference,) = found(reaches, guests=guests(plain=reached))
+        (difference,) = check(reaches, guests=guests(plain=reached))
         self.assertIn("which the instances one have", difference.text)
         opened = dataclasses.replace(reached, opened=frozenset({A}))
-        found(reaches, (*shared, False), guests=guests(plain=opened))
+        check(reaches, (*shared, False), guests=guests(plain=opened))
         plain_differs = Conflict.DOMAIN_DIFFERS, "plain", False
-        found((*shared, False), plain_differs, guests=guests(plain=guest(A)))
+        check((*shared, False), plain_differs, guests=guests(plain=guest(A)))
         both = instances(two=instance(A, active=False))
-        found((Conflict.SHARED_BY_INSTANCES, str(A), False), instances=both)
+        check((Conflict.SHARED_BY_INSTANCES, str(A), False), instances=both)
         foreign, exceeds = Conflict.FOREIGN_DOMAIN, (Conflict.INVENTORY_EXCEEDS, "h_gpu", False)
         others = {"guests": guests(other=guest(C))}
         reserved = {"groups": {GROUP: group({"one": 1, "two": 1}, reserved=1)}}
-        found((foreign, "other", False), exceeds, **others)
-        found((foreign, "other", False), **others, **reserved)
-        found(**others, **reserved, returning=frozenset({"other"}))
+        check((foreign, "other", False), exceeds, **others)
+        check((foreign, "other", False), **others, **reserved)
+        check(**others, **reserved, returning=frozenset({"other"}))
         gone, unlike = (Conflict.NO_DOMAIN, "one", False), (Conflict.DOMAIN_DIFFERS, "one", False)
         for stopped in (guest(A, running=False), guest(running=False)):
-            found(gone, guests=guests(one=stopped))
-        found(gone, guests={"plain": guest(), "two": guest(B, running=False)})
-        found(unlike, guests=guests(one=guest()))
-        found(unlike, exceeds, guests=guests(one=guest(C)))
+            check(gone, guests=guests(one=stopped))
+        check(gone, guests={"plain": guest(), "two": guest(B, running=False)})
+        check(unlike, guests=guests(one=guest()))
+        check(unlike, exceeds, guests=guests(one=guest(C)))
         # A card by an alias is counted elsewhere.
         aliased = instances(plain=instance(aliased=True))
-        found(guests=guests(plain=guest(C)), instances=aliased, **reserved)
-        found(plain_differs, guests=guests(plain=guest(C)), **reserved)
+        check(guests=guests(plain=guest(C)), instances=aliased, **reserved)
+        check(plain_differs, guests=guests(plain=guest(C)), **reserved)
 
     def test_allocations(self) -> None:
-        found = self.assertFound
+        check = self.assertFound
         fewer, short = self.instances(one=instance(A, count=2)), (Conflict.FLAVOR_DIFFERS, "one")
-        found((*short, False), instances=fewer)
+        check((*short, False), instances=fewer)
         differs = Conflict.ALLOCATION_DIFFERS, "one"
-        found((*differs, True), groups={GROUP: group({"two": 1}, reserved=1)})
+        check((*differs, True), groups={GROUP: group({"two": 1}, reserved=1)})
         more = {GROUP: group({"one": 2, "two": 1})}
-        found((*differs, True), groups=more)
-        found((*differs, False), (*short, False), groups=more, instances=fewer)
+        check((*differs, True), groups=more)
+        check((*differs, False), (*short, False), groups=more, instances=fewer)
         there = dataclasses.replace(instance(A), counted=frozenset({("other", A)}))
         elsewhere = (Conflict.ALLOCATION_ELSEWHERE, "one", False)
-        found(elsewhere, (*differs, True), instances=self.instances(one=there))
+        check(elsewhere, (*differs, True), instances=self.instances(one=there))
         left = {GROUP: group({"one": 1, "two": 1, "who": 1})}
         for holder, kind, safe in (
             (Consumer.DELETED, Conflict.ALLOCATION_LEFT, True),
@@ -170,16 +173,16 @@ class CompareTest(unittest.TestCase):
             (Consumer.ELSEWHERE, Conflict.ALLOCATION_UNKNOWN, False),
             (Consumer.UNKNOWN, Conflict.ALLOCATION_UNKNOWN, False),
         ):
-            found((kind, "who", safe), groups=left, holders={"who": holder})
-        found(groups=left, holders={"who": Consumer.ON_ITS_WAY})
+            check((kind, "who", safe), groups=left, holders={"who": holder})
+        check(groups=left, holders={"who": Consumer.ON_ITS_WAY})
         # A guest that outlived its instance keeps the allocation.
-        kept = (Conflict.ALLOCATION_LEFT, "who", False), (Conflict.FOREIGN_DOMAIN, "who", False)
+        expected = (Conflict.ALLOCATION_LEFT, "who", False), (Conflict.FOREIGN_DOMAIN, "who", False)
         holders, guests = {"who": Consumer.DELETED}, self.guests(who=guest(C))
-        found(*kept, groups=left, holders=holders, guests=guests)
+        check(*expected, groups=left, holders=holders, guests=guests)
         # What is on its way is not compared.
         moving = self.instances(one=instance(A, settled=False))
         guests = {"two": guest(B, running=False)}
-        found(guests=guests, instances=moving, groups={GROUP: group({"two": 1}, total=5)})
+        check(guests=guests, instances=moving, groups={GROUP: group({"two": 1}, total=5)})
 
     def test_cards(self) -> None:
         fit = {GROUP: group({"one": 1, "two": 1}, fit=ALL - {A})}
@@ -221,9 +224,9 @@ class RemoteTest(unittest.TestCase):
                 instances={**AGREED["instances"], "one": its},
                 nodes=node,
             )
-            found = [(each.kind, each.subject) for each in differences]
+            conflicts = [(difference.kind, difference.subject) for difference in differences]
             with self.subTest(cells=cells, node=node, near=near, settled=settled):
-                self.assertEqual([(Conflict.CARD_REMOTE, str(A))] * is_remote, found)
+                self.assertEqual([(Conflict.CARD_REMOTE, str(A))] * is_remote, conflicts)
 
 
 VGPUS = {"name": "h_vgpu", "total": 0, "fit": NONE, "resource_class": "VGPU"}
@@ -241,7 +244,9 @@ class VGPUsTest(unittest.TestCase):
             "functions": frozenset({S.parent}),
             "made": {"one": frozenset({S, T})},
         }
-        return [(each.kind, each.subject) for each in compare(**(truths | changes))]
+        return [
+            (difference.kind, difference.subject) for difference in compare(**(truths | changes))
+        ]
 
     def test_each(self) -> None:
         self.assertEqual([], self.found())
@@ -280,8 +285,12 @@ class InventoriesTest(unittest.TestCase):
             "vgpus_free": {"h_vgpu": 5},
         }
         kinds = (Conflict.INVENTORY_SHORT, Conflict.INVENTORY_EXCEEDS)
-        found = compare(**(agreed | changes))
-        return [(each.kind, each.subject) for each in found if each.kind in kinds]
+        differences = compare(**(agreed | changes))
+        return [
+            (difference.kind, difference.subject)
+            for difference in differences
+            if difference.kind in kinds
+        ]
 
     def of_group(self, allocated: int = 1, **fields: Any) -> list[tuple[Conflict, str]]:
         return self.found(groups={GROUP: group({"one": 1} if allocated else {}, **fields)})
@@ -309,8 +318,8 @@ class InventoriesTest(unittest.TestCase):
             {"instances": {"one": Instance(self.counted, Wanted(count=2), settled=False)}},
             {"holders": {"one": Consumer.ON_ITS_WAY}},
         ):
-            found = self.found(groups=more, vgpus_free={"h_vgpu": 4}, **changes)
-            self.assertEqual([], found, changes)
+            differences = self.found(groups=more, vgpus_free={"h_vgpu": 4}, **changes)
+            self.assertEqual([], differences, changes)
 
 
 class DocumentationTest(unittest.TestCase):

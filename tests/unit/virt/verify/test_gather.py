@@ -30,7 +30,7 @@ class GatherTest(base.BaseTestCase):
         host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
         host.add_gpu(WHOLE, "10de", "2335", driver="vfio-pci")
         self.compute = self.useFixture(Compute(host))
-        self.looked = self.compute.gpus._discovery
+        self.discovery = self.compute.gpus._discovery
         self.provider = self.compute.provider("2335")
         self.instance = self.compute.instance({"gpus": "1"}, (self.provider, WHOLE))
         self.compute.spawn(self.instance)
@@ -69,22 +69,22 @@ class GatherTest(base.BaseTestCase):
         raise nova_exception.MigrationNotFound(migration_id=uuid)
 
     def gather(self) -> Any:
-        asked = (self.looked, self.compute.libvirt, self.compute, self.looked.unavailable)
-        return gather.gather(gather.Sources(*asked))
+        sources = (self.discovery, self.compute.libvirt, self.compute, self.discovery.unavailable)
+        return gather.gather(gather.Sources(*sources))
 
     def test_who_does_not_answer(self) -> None:
         """Is named, with where to look; the others are asked all the same."""
-        for who, lacking, asked in (
+        for who, lacking, target in (
             ("Placement", "providers", (gather, "read_providers")),
             ("Placement", "providers", (allocations, "read")),
             ("Nova's database", "records", (records, "read")),
         ):
             away = OSError(f"{who} is away\nand its stack below")
-            with fixtures.MockPatchObject(*asked, side_effect=away):
-                found = self.gather()
-            (unread,) = found.unread
+            with fixtures.MockPatchObject(*target, side_effect=away):
+                host_state = self.gather()
+            (unread,) = host_state.unread
             self.assertTrue(unread.startswith(f"{who}: {who} is away; see "), unread)
-            missing = [n for n in ("guests", "records", "providers") if not getattr(found, n)]
+            missing = [n for n in ("guests", "records", "providers") if not getattr(host_state, n)]
             self.assertEqual([lacking], missing)
 
     def test_holders(self) -> None:
@@ -134,15 +134,15 @@ class TestMade(HostTestCase):
         self.notes = self.root / "gpu-vgpus"
 
     def made(self, owners: dict[str, set[Any]]) -> dict[str, frozenset[Slot]]:
-        looked: Any = SimpleNamespace(
+        discovery: Any = SimpleNamespace(
             vgpus=self.notes, ways=deliveries.Deliveries(self.host.roots, lambda _: None)
         )
         parts = division.divided(self.host.gpus(), self.host.roots)
-        return gather.made_vgpus(looked, parts, owners)
+        return gather.made_vgpus(discovery, parts, owners)
 
     def test_whose_is_there(self) -> None:
         mediated = Slot.parse(f"{MEDIATING}/nvidia-64/0")
-        function, other = (Slot.parse(f"{each}/nvidia-1155/0") for each in self.functions)
+        function, other = (Slot.parse(f"{function}/nvidia-1155/0") for function in self.functions)
         owners: dict[str, set[Any]] = {
             ONE: {mediated, function},
             TWO: {mediated, other, mediated.parent},
@@ -163,5 +163,5 @@ class TestMade(HostTestCase):
     def test_plain_function_is_there_as_long_as_its_card_has_it(self) -> None:
         self.host.add_gpu("0000:c3:00.0", "8086", "56c0", totalvfs=1)
         self.host.add_vf("0000:c3:00.0", "0000:c3:00.1")
-        here, gone = (Slot.parse(f"0000:c3:00.{each}/vf/0") for each in (1, 2))
+        here, gone = (Slot.parse(f"0000:c3:00.{number}/vf/0") for number in (1, 2))
         self.assertEqual({ONE: frozenset({here})}, self.made({ONE: {here, gone}}))

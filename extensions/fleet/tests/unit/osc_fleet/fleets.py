@@ -59,38 +59,38 @@ def instance(
 def _held(wanted: Need, groups: Sequence[int]) -> dict[int, int]:
     """By group, in order"""
     held: dict[int, int] = {}
-    for group, part in sorted(zip(groups, wanted.groups, strict=True), key=lambda each: each[0]):
+    for group, part in sorted(zip(groups, wanted.groups, strict=True), key=lambda pair: pair[0]):
         held[group] = held.get(group, 0) + part.count
     return held
 
 
 def _sets(there: Host, held: dict[int, int]) -> ModulesByGroup | None:
     """What a host gives of its boards, ``None`` where it has no such set"""
-    found = []
+    sets = []
     for group, count in held.items():
         if board := there.groups[group].board:
             if (chosen := board.choose(count)) is None:
                 return None
-            found.append((group, tuple(sorted(chosen))))
-    return tuple(found)
+            sets.append((group, tuple(sorted(chosen))))
+    return tuple(sets)
 
 
 def fleet(hosts: Sequence[Host], instances: Sequence[Instance]) -> Fleet:
     """As it is with what the instances have"""
     made = []
-    for each in hosts:
-        there = [one for one in instances if one.host == each.name]
-        used = [sum(dict(one.held).get(n, 0) for one in there) for n in range(len(each.groups))]
-        free = dict(each.free)
+    for host in hosts:
+        there = [one for one in instances if one.host == host.name]
+        used = [sum(dict(one.held).get(n, 0) for one in there) for n in range(len(host.groups))]
+        free = dict(host.free)
         for one in there:
             for resource_class, amount in one.need.amounts:
                 if resource_class in free:
                     free[resource_class] -= amount
         groups = tuple(
             Group(group.total, group.reserved, count, group.traits, _board(group, n, there))
-            for n, (group, count) in enumerate(zip(each.groups, used, strict=True))
+            for n, (group, count) in enumerate(zip(host.groups, used, strict=True))
         )
-        made.append(Host(each.name, each.unusable, each.candidate, free, groups))
+        made.append(Host(host.name, host.unusable, host.candidate, free, groups))
     return Fleet(tuple(made), tuple(instances))
 
 
@@ -99,13 +99,13 @@ def _board(group: Group, number: int, there: Sequence[Instance]) -> CardSets | N
     board = group.board
     if board is None:
         return None
-    sets = [dict(each.sets).get(number, ()) for each in there]
+    sets = [dict(instance.sets).get(number, ()) for instance in there]
     taken = frozenset[int]().union(*sets)
     assert len(taken) == sum(map(len, sets))
     every = board.free | board.taken
-    for each in filter(None, sets):
-        alone = board.with_taken(every.difference(each))
-        assert alone.choose(len(each)) == frozenset(each)
+    for modules in filter(None, sets):
+        alone = board.with_taken(every.difference(modules))
+        assert alone.choose(len(modules)) == frozenset(modules)
     return board.with_taken(board.taken | taken)
 
 
@@ -120,16 +120,16 @@ def small(dice: random.Random) -> tuple[Fleet, Need, int]:
         )
         for n in range(dice.randint(2, 3))
     ]
-    hosts = [with_board(each) if dice.random() < 0.15 else each for each in hosts]
+    hosts = [with_board(host) if dice.random() < 0.15 else host for host in hosts]
     hosts = [
-        each if dice.random() < 0.93 else Host(each.name, "down", True, each.free, each.groups)
-        for each in hosts
+        host if dice.random() < 0.93 else Host(host.name, "down", True, host.free, host.groups)
+        for host in hosts
     ]
     instances: list[Instance] = []
     for n in range(dice.randint(1, 6)):
         wanted = _wanted(dice)
         now = fleet(hosts, instances)
-        spots = [(each, ways[0]) for each in now.hosts if (ways := list(_ways(wanted, each)))]
+        spots = [(host, ways[0]) for host in now.hosts if (ways := list(_ways(wanted, host)))]
         if spots:
             chosen, groups = dice.choice(spots)
             way = dice.choice((*Way, *Way, None))
@@ -179,8 +179,8 @@ def places(now: Fleet, wanted: Need) -> int:
         )
 
     return sum(
-        most(each, tuple(one for one in now.instances if one.host == each.name))
-        for each in emptied(now).hosts
+        most(host, tuple(one for one in now.instances if one.host == host.name))
+        for host in emptied(now).hosts
     )
 
 
@@ -211,14 +211,14 @@ def steps(now: Fleet, empty: Fleet, closed: str = "") -> Iterator[tuple[Instance
 def emptied(now: Fleet) -> Fleet:
     """Its hosts without the instances that are known"""
     hosts = []
-    for each in now.hosts:
-        free = dict(each.free)
+    for host in now.hosts:
+        free = dict(host.free)
         for one in now.instances:
-            if one.host == each.name:
+            if one.host == host.name:
                 for name, amount in one.need.amounts:
                     if name in free:
                         free[name] += amount
-        hosts.append(Host(each.name, each.unusable, each.candidate, free, _emptied(each).groups))
+        hosts.append(Host(host.name, host.unusable, host.candidate, free, _emptied(host).groups))
     return Fleet(tuple(hosts), ())
 
 
@@ -230,7 +230,7 @@ def fewest(
     best = {now.instances: 0}
     seen: set[tuple[Instance, ...]] = set()
     for moves in itertools.count():
-        ends = [cost for each, cost in best.items() if reached(fleet(empty.hosts, each))]
+        ends = [cost for instances, cost in best.items() if reached(fleet(empty.hosts, instances))]
         if ends:
             return moves, min(ends)
         seen |= best.keys()
@@ -252,12 +252,12 @@ def most_places(now: Fleet, wanted: Need) -> int:
     empty = emptied(now)
     seen = {now.instances}
     waiting = [now]
-    for each in waiting:
-        for _, then in steps(each, empty):
+    for state in waiting:
+        for _, then in steps(state, empty):
             if then.instances not in seen:
                 seen.add(then.instances)
                 waiting.append(then)
-    return max(places(each, wanted) for each in waiting)
+    return max(places(state, wanted) for state in waiting)
 
 
 def replayed(now: Fleet, plan: Plan) -> list[Fleet]:
@@ -266,18 +266,18 @@ def replayed(now: Fleet, plan: Plan) -> list[Fleet]:
     Placement chooses of which groups a destination gives GPUs.
     """
     empty = emptied(now)
-    found = [now]
+    states = [now]
     for move in plan.moves:
-        found = [
+        states = [
             then
-            for each in found
-            for one, then in steps(each, empty)
+            for state in states
+            for one, then in steps(state, empty)
             if (one.name, one.host) == (move.instance.name, move.source)
             and _host_of(then, one.name) == move.destination
         ]
-    return found
+    return states
 
 
 def _host_of(now: Fleet, name: str) -> str:
-    (found,) = (one.host for one in now.instances if one.name == name)
-    return found
+    (host,) = (one.host for one in now.instances if one.name == name)
+    return host

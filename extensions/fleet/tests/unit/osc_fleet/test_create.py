@@ -34,9 +34,9 @@ class _Nova:
         if len(self.there) >= self.quota:
             raise sdk_exc.ForbiddenException("Quota exceeded for instances")
         self.made += 1
-        said = self.becomes.pop(0)
-        status = said if said in ("ACTIVE", "BUILD") else "ERROR"
-        fault = {"message": said} if status == "ERROR" else None
+        outcome = self.becomes.pop(0)
+        status = outcome if outcome in ("ACTIVE", "BUILD") else "ERROR"
+        fault = {"message": outcome} if status == "ERROR" else None
         uuid = f"s{self.made}"
         self.there[uuid] = Server(
             id=uuid,
@@ -49,7 +49,7 @@ class _Nova:
         return uuid
 
     def servers(self, details: bool, status: str) -> list[Server]:
-        return [each for each in self.there.values() if each.status == status]
+        return [server for server in self.there.values() if server.status == status]
 
     def get_server(self, uuid: str) -> Server:
         return self.there[uuid]
@@ -124,9 +124,9 @@ class CreateTest(unittest.TestCase):
 
     def test_no_longer_than_it_was_told(self) -> None:
         nova = _Nova(*[NONE] * 9)
-        said = self.refusal(nova, "--for", "100", "--every", "30")
+        message = self.refusal(nova, "--for", "100", "--every", "30")
         self.assertEqual(
-            f"mine (s4) found no host within --for, and is left as it is: {NONE}", said
+            f"mine (s4) found no host within --for, and is left as it is: {NONE}", message
         )
         self.assertEqual({"s4"}, set(nova.there))
 

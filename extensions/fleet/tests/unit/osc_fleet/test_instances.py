@@ -21,10 +21,10 @@ class ModulesTest(unittest.TestCase):
     def test_a_host_that_hangs_is_asked_once(self) -> None:
         """And the hosts together, as a minute for each of 1,000 would be a day."""
         all_ask = threading.Barrier(8, timeout=60)
-        asked: list[str] = []
+        ids: list[str] = []
 
         def hang(connection: Any, server: Any) -> Any:
-            asked.append(server.id)
+            ids.append(server.id)
             all_ask.wait()
             raise exceptions.CommandError("no answer within 60 s")
 
@@ -36,16 +36,16 @@ class ModulesTest(unittest.TestCase):
             for name in names
         }
         known = {
-            each.uuid: SimpleNamespace(id=each.uuid, status="ACTIVE")
+            instance.uuid: SimpleNamespace(id=instance.uuid, status="ACTIVE")
             for there, _ in members.values()
-            for each in there
+            for instance in there
         }
         with mock.patch.object(servers, "cards", hang):
             self.assertEqual({}, instances._modules(None, members, known, names))
-            self.assertEqual(8, len(asked))
+            self.assertEqual(8, len(ids))
             fixed = {
-                name: ([dataclasses.replace(each, is_fixed=True) for each in there], groups)
+                name: ([dataclasses.replace(instance, is_fixed=True) for instance in there], groups)
                 for name, (there, groups) in members.items()
             }
             self.assertEqual({}, instances._modules(None, fixed, known, names))
-        self.assertEqual(8, len(asked), "for boards that no instance may leave")
+        self.assertEqual(8, len(ids), "for boards that no instance may leave")

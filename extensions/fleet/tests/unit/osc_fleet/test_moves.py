@@ -22,7 +22,7 @@ class Nova:
             id=UUID, status="ACTIVE", compute_host="service1", task_state=None
         )
         self.happens = happens
-        self.asked: list[tuple[str, str]] = []
+        self.calls: list[tuple[str, str]] = []
         self.held: dict[str, Any] = {}
         self.looks_until_confirmed = 0
         self.actions: list[Any] = []
@@ -35,7 +35,7 @@ class Nova:
         return self.server
 
     def live_migrate_server(self, server: Any, host: str) -> None:
-        self.asked.append((server.id, host))
+        self.calls.append((server.id, host))
         vars(self.server).update(self.happens)
 
     def confirm_server_resize(self, server: Any) -> None:
@@ -75,7 +75,7 @@ class Left(Nova):
 
 class MovesTest(unittest.TestCase):
     def setUp(self) -> None:
-        self.said: list[str] = []
+        self.lines: list[str] = []
         for name, value in (("retries.POLL_S", 0.0), ("rest.placement", self.allocations)):
             patch = mock.patch(f"osc_gpu_fleet.moves.{name}", value)
             patch.start()
@@ -90,7 +90,7 @@ class MovesTest(unittest.TestCase):
         move = Move(instance, "node1", "node2", Spot(1, ((0, 1),)), "frees 1 of node1")
         services = {"node1": "service1", "node2": "service2"}
         connection = SimpleNamespace(compute=nova)
-        moves.make(connection, [move], services, self.said.append, 0.0)
+        moves.make(connection, [move], services, self.lines.append, 0.0)
 
     def test_what_an_earlier_run_left(self) -> None:
         """A cold migration of one's own is confirmed; none of others, nor what has no GPUs."""
@@ -103,10 +103,10 @@ class MovesTest(unittest.TestCase):
             session = SimpleNamespace(get_user_id=lambda: "me")
             connection = SimpleNamespace(compute=nova, session=session)
             with mock.patch.object(moves.retries, "POLL_S", 0.0):
-                moves.finish(connection, self.said.append, 60)
+                moves.finish(connection, self.lines.append, 60)
             self.assertEqual("ACTIVE" if is_confirmed else "VERIFY_RESIZE", nova.server.status)
         self.assertEqual(
-            [f"first ({UUID}): confirmed, as its earlier move waits for that"], self.said
+            [f"first ({UUID}): confirmed, as its earlier move waits for that"], self.lines
         )
 
     def stopped(self, nova: Nova) -> str:
@@ -136,4 +136,4 @@ class MovesTest(unittest.TestCase):
             nova = Nova()
             vars(nova.server).update(change)
             self.assertIn("it has changed since the plan", self.stopped(nova))
-            self.assertEqual([], nova.asked)
+            self.assertEqual([], nova.calls)

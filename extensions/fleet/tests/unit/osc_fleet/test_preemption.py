@@ -36,7 +36,7 @@ class PreemptTest(ReadingTestCase):
         self.nova.add_server(uuid, "host", self.spot)
         self.placement.allocate({node: {"MEMORY_MB": 512}, group: {names.RESOURCE_CLASS: 1}}, uuid)
         self.run_command(preemption.Preempt, "one", "--project", "p1")
-        self.assertEqual(1, self.asked["/resource_providers/UUID/allocations"])
+        self.assertEqual(1, self.request_counts["/resource_providers/UUID/allocations"])
 
 
 class DownCellTest(ReadingTestCase):
@@ -95,4 +95,4 @@ class LargeCloudTest(ReadingTestCase):
         ):
             with contextlib.suppress(exceptions.CommandError):  # none of its instances may move
                 self.shown(command, *arguments)
-            self.assertLessEqual(sum(self.requests().values()), _MOST, self.asked)
+            self.assertLessEqual(sum(self.requests().values()), _MOST, self.request_counts)

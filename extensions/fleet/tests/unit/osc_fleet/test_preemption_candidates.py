@@ -51,9 +51,9 @@ class Nova:
     """Answers with *servers*, and with when they were started again."""
 
     def __init__(self, *servers: Server, started: tuple[int, ...] = ()) -> None:
-        self.listed = {each.id: each for each in servers}
+        self.listed = {server.id: server for server in servers}
         self.started = started
-        self.asked: list[tuple[str, str]] = []
+        self.calls: list[tuple[str, str]] = []
 
     def servers(self, **options: Any) -> list[Server]:
         return list(self.listed.values())
@@ -64,7 +64,7 @@ class Nova:
     def server_actions(self, uuid: str) -> list[Any]:
         created = SimpleNamespace(action="create", start_time=at(0).isoformat())
         starts = (at(minutes).isoformat() for minutes in self.started)
-        return [created, *(SimpleNamespace(action="start", start_time=each) for each in starts)]
+        return [created, *(SimpleNamespace(action="start", start_time=moment) for moment in starts)]
 
     def get(self, url: str, **options: Any) -> requests.Response:
         answer = requests.Response()
@@ -73,10 +73,10 @@ class Nova:
         return answer
 
     def set_server_metadata(self, uuid: str, **metadata: str) -> None:
-        self.asked.append(("told", uuid))
+        self.calls.append(("told", uuid))
 
     def stop_server(self, server: Server) -> None:
-        self.asked.append(("stop", server.id))
+        self.calls.append(("stop", server.id))
 
 
 class PreemptibleTest(unittest.TestCase):
@@ -95,43 +95,45 @@ class PreemptibleTest(unittest.TestCase):
             more.get("barred", {}),
         )
 
-    def verified(self, each: Server, started: tuple[int, ...]) -> Candidates:
-        found = self.read(each, started=started)
-        nova = SimpleNamespace(compute=Nova(each, started=started))
-        return preemption_candidates.verified(nova, found, found.by_uuid)
+    def verified(self, server: Server, started: tuple[int, ...]) -> Candidates:
+        candidates = self.read(server, started=started)
+        nova = SimpleNamespace(compute=Nova(server, started=started))
+        return preemption_candidates.verified(nova, candidates, candidates.by_uuid)
 
     def fleet(self, *servers: Server) -> Fleet:
         """Two GPUs and a processor of each, on one host"""
-        there = [instance(each.id, "host1", need(2, vcpus=1)) for each in servers]
+        there = [instance(server.id, "host1", need(2, vcpus=1)) for server in servers]
         return fleets.fleet([host("host1", (2 * len(there), 0), vcpus=len(there))], there)
 
     def due(self, text: str, **more: Any) -> datetime.datetime | None:
         """When its GPUs are taken, by what its metadata say"""
-        found = self.read(server(metadata={"gpu:preempt_at": text}), **more)
-        return found.by_uuid["a"].due
+        candidates = self.read(server(metadata={"gpu:preempt_at": text}), **more)
+        return candidates.by_uuid["a"].due
 
     def test_not_before_its_least_time(self) -> None:
         just = (NOW - datetime.timedelta(seconds=3599)).isoformat()
-        for each, started in (
+        for own_server, started in (
             (server(launched_at=just), ()),
             (server(launched_at=at(-600).isoformat()), (-300, -59)),
         ):
-            found = self.verified(each, started=started)
-            self.assertEqual({}, found.by_uuid)
-            self.assertRegex(found.stays[0], "^a stays: it has had its GPUs for 35[49][09] s, and")
+            candidates = self.verified(own_server, started=started)
+            self.assertEqual({}, candidates.by_uuid)
+            self.assertRegex(
+                candidates.stays[0], "^a stays: it has had its GPUs for 35[49][09] s, and"
+            )
         self.assertTrue(self.verified(server(), started=(-300, -60)).by_uuid)
 
     def test_a_start_that_gives_it_none(self) -> None:
         """It has kept its GPUs, and a notice holds, too."""
         hour = {"gpu:preemptible": "1h"}
-        each = server(specs=DELETED | hour, launched_at=at(-3700).isoformat())
-        self.assertTrue(self.verified(each, started=(-30,)).by_uuid)
+        own_server = server(specs=DELETED | hour, launched_at=at(-3700).isoformat())
+        self.assertTrue(self.verified(own_server, started=(-30,)).by_uuid)
         self.notices["a"] = at(5)
-        each = server(launched_at=at(-5).isoformat(), specs=STOPPED | hour)
-        self.assertEqual(at(5), self.read(each, started=(-3,)).by_uuid["a"].due)
+        own_server = server(launched_at=at(-5).isoformat(), specs=STOPPED | hour)
+        self.assertEqual(at(5), self.read(own_server, started=(-3,)).by_uuid["a"].due)
 
     def test_who_may_not(self) -> None:
-        for each, reason in (
+        for own_server, reason in (
             (server(project_id="p2"), "its project"),
             (server(is_locked=True), "it is locked"),
             (server(task_state="rebooting"), "it is busy: rebooting"),
@@ -141,27 +143,27 @@ class PreemptibleTest(unittest.TestCase):
             (server(specs=STOPPED | {"gpu:on_stop": "keep"}), "its flavor cannot be used"),
         ):
             with self.subTest(reason=reason):
-                found = self.read(each)
-                self.assertEqual(({}, ()), (dict(found.by_uuid), found.leaving))
-                (said,) = found.stays
-                self.assertTrue(said.startswith(f"a stays: {reason}"), said)
+                candidates = self.read(own_server)
+                self.assertEqual(({}, ()), (dict(candidates.by_uuid), candidates.leaving))
+                (text,) = candidates.stays
+                self.assertTrue(text.startswith(f"a stays: {reason}"), text)
         self.assertEqual(("a stays: x",), self.read(server(), barred={"a": "x"}).stays)
         self.assertEqual(Candidates({}, (), ()), self.read(server(specs={"gpus": "2"})))
 
     def test_who_leaves_is_gone(self) -> None:
         """Nobody goes in its place where a run ended in the midst."""
-        for each, processors in (
+        for own_server, processors in (
             (server(task_state="powering-off"), 0),
             (server(status="SHUTOFF"), 0),
             (server(specs=DELETED, task_state="deleting"), 1),
         ):
-            found = self.read(each)
-            self.assertEqual(({}, ()), (dict(found.by_uuid), found.stays))
-            (freed,) = found.freed(self.fleet(each)).hosts
+            candidates = self.read(own_server)
+            self.assertEqual(({}, ()), (dict(candidates.by_uuid), candidates.stays))
+            (freed,) = candidates.freed(self.fleet(own_server)).hosts
             self.assertEqual((0, processors), (freed.groups[0].used, freed.free["VCPU"]))
         # Stopped it keeps them, and costs least.
-        found = self.read(server(specs=DELETED, status="SHUTOFF"), server("b", specs=DELETED))
-        self.assertEqual([("a", 1), ("b", 3)], sorted(found.costs.items()))
+        candidates = self.read(server(specs=DELETED, status="SHUTOFF"), server("b", specs=DELETED))
+        self.assertEqual([("a", 1), ("b", 3)], sorted(candidates.costs.items()))
 
     def test_what_was_told(self) -> None:
         self.assertEqual(at(5), self.due("2026-11-24T15:05:00Z"))
@@ -185,13 +187,13 @@ class PreemptibleTest(unittest.TestCase):
 
     def test_whose_time_is_over_and_who_lost_least_come_first(self) -> None:
         self.notices["c"] = at(5)
-        found = self.read(
+        candidates = self.read(
             server("a", launched_at=at(-90).isoformat()),
             server("b", launched_at=at(-70).isoformat()),
             server("c", launched_at=at(-99).isoformat()),
             server("d", launched_at=at(-99).isoformat(), specs=DELETED),
         )
-        self.assertEqual([("c", 0), ("b", 2), ("a", 2), ("d", 3)], list(found.costs.items()))
+        self.assertEqual([("c", 0), ("b", 2), ("a", 2), ("d", 3)], list(candidates.costs.items()))
 
 
 class EndTest(unittest.TestCase):
@@ -212,4 +214,4 @@ class EndTest(unittest.TestCase):
                 preemption_candidates.end(
                     SimpleNamespace(compute=nova), self.candidate(End.STOP), "s1"
                 )
-            self.assertEqual([], nova.asked)
+            self.assertEqual([], nova.calls)

@@ -180,33 +180,33 @@ class CommandsTest(base.FuzzTestCase, reading.ReadingTestCase):
         shadow = self.root / "shadow.json"
         shadow.write_text(json.dumps(_shadow(chance)))
         words = {"SERVER": server, "PAGE": str(page), "SHADOW": str(shadow)}
-        arguments = [words.get(each, each) for each in _ARGUMENTS[name]]
+        arguments = [words.get(word, word) for word in _ARGUMENTS[name]]
         if "--apply" in arguments and chance.random() < 0.5:
             arguments.remove("--apply")
         if name not in ("gpu_start", "gpu_report"):
             arguments += ["-f", how]
-        printed, said = self.printed(command, *arguments)
-        self.assertHarmless(printed + said)
-        for line in said.split("\n"):
+        printed, errors = self.printed(command, *arguments)
+        self.assertHarmless(printed + errors)
+        for line in errors.split("\n"):
             self.assertLessEqual(len(line), printable.MOST_OF_A_LINE)
         if how == "json" and printed and "-f" in arguments:
             self.assertShort(shown := json.loads(printed))
             if name == "gpu_usage":
-                self.assertIn("good", {each["Name"] for each in shown})
+                self.assertIn("good", {row["Name"] for row in shown})
         if name == "gpu_report":
             read = html.fromstring(page.read_text())
             self.assertEqual([], read.xpath("//script | //img | //iframe | //@onclick"))
             self.assertIn("good", read.xpath("//bdi/text()"))
-            for each in read.itertext():
-                self.assertHarmless(each)
+            for text in read.itertext():
+                self.assertHarmless(text)
 
     def assertShort(self, value: Any) -> None:
         """Each text, and each line of it, is printable and cut to a length."""
         if isinstance(value, dict):
             value = [*value.keys(), *value.values()]
         if isinstance(value, list):
-            for each in value:
-                self.assertShort(each)
+            for element in value:
+                self.assertShort(element)
         if isinstance(value, str):
             self.assertHarmless(value)
             for line in value.split("\n"):

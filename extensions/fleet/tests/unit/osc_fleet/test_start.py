@@ -125,9 +125,9 @@ class StartTest(unittest.TestCase):
             ("unshelve", "SHELVED_OFFLOADED", "Resource class:PGPU is over limit of 3"),
         ):
             forbidden = sdk_exc.ForbiddenException("403", details=why)
-            said = self.refused(_Nova({action: forbidden}, status))
-            self.assertIn(f": Nova refused that ({why}); look at", said)
-            self.assertIn("run the command again", said)
+            message = self.refused(_Nova({action: forbidden}, status))
+            self.assertIn(f": Nova refused that ({why}); look at", message)
+            self.assertIn("run the command again", message)
 
     def test_no_longer_than_it_was_told(self) -> None:
         nova = _Nova({}, details=NONE_FREE)

@@ -63,8 +63,8 @@ class UnservedTest(unittest.TestCase):
             get_server_action=lambda request, uuid: SimpleNamespace(events=self.events),
         )
         since = datetime.datetime(2026, 11, 24, 15, 0)
-        found = unserved.read(SimpleNamespace(compute=compute), since, lambda: self.holders)
-        return [[each.id for each in group.servers] for group in found]
+        groups = unserved.read(SimpleNamespace(compute=compute), since, lambda: self.holders)
+        return [[server.id for server in group.servers] for group in groups]
 
     def test_others_were_first(self) -> None:
         lost = {"message": "No valid host was found. There are not enough hosts available."}
@@ -78,14 +78,14 @@ class UnservedTest(unittest.TestCase):
 
     def test_zones_and_volumes_apart(self) -> None:
         """The oldest first"""
-        found = self.read(
+        groups = self.read(
             server("d", 5, project_id="p2"),
             server("c", 3, image=None),
             server("b", 2, availability_zone="z"),
             server("e", 4, flavor="one", specs={"gpus": "1"}),
             server("a", 1),
         )
-        self.assertEqual([["a1", "d5"], ["b2"], ["c3"], ["e4"]], found)
+        self.assertEqual([["a1", "d5"], ["b2"], ["c3"], ["e4"]], groups)
 
     def test_who_is_none(self) -> None:
         for other in (
@@ -131,7 +131,7 @@ class UnservedTest(unittest.TestCase):
         busy = there("SHUTOFF", task_state="powering-on")
         long_ago = there("SHUTOFF", updated_at="2026-11-24T14:09:00Z")
         spot = there("SHUTOFF", specs={"gpus": "1", "gpu:preemptible": "0s"})
-        for each, action, events, found in (
+        for own_server, action, events, groups in (
             (stopped, start, gave_back, [["a1"]]),
             (stopped, start, [{"details": "no such network"}], []),
             (stopped, did("stop", 10), gave_back, []),  # its user wants it no more
@@ -141,9 +141,9 @@ class UnservedTest(unittest.TestCase):
             (shelved, unshelve, [], [["a1"]]),
             (shelved, did("shelveOffload", 10), [], []),
         ):
-            with self.subTest(status=each.status, action=action.action, events=events):
+            with self.subTest(status=own_server.status, action=action.action, events=events):
                 self.actions, self.events = [action, did("create", 0)], events
-                self.assertEqual(found, self.read(each))
+                self.assertEqual(groups, self.read(own_server))
 
     def test_who_was_served_since(self) -> None:
         for newer, left in (
@@ -161,5 +161,5 @@ class UnservedTest(unittest.TestCase):
             ((server("b", 3), server("c", 4)), ["a2", "b3", "c4"]),
         ):
             with self.subTest(newer=newer):
-                found = self.read(server("a", 2), *newer)
-                self.assertEqual([left] if left else [], found)
+                groups = self.read(server("a", 2), *newer)
+                self.assertEqual([left] if left else [], groups)

@@ -36,16 +36,18 @@ class FabricTest(base.HostTestCase):
         self.manager = self.useFixture(nvfm.FabricManager(partitions.H100))
 
     def check(self, status: int) -> str:
-        looked = discovery.Discovery()
-        return self.printed(status, lambda: host_check.main(looked, self.root, as_json=False))
+        host_discovery = discovery.Discovery()
+        return self.printed(
+            status, lambda: host_check.main(host_discovery, self.root, as_json=False)
+        )
 
     def topology(self, *, as_json: bool = False) -> str:
         return self.printed(0, lambda: topology.main(discovery.Discovery(), as_json=as_json))
 
     def table(self, held: Mapping[PciAddress, tuple[str, ...]]) -> list[str]:
-        looked = discovery.Discovery()
-        gpus = looked.find()
-        return list(board_text.table(looked.deliveries.sets, gpus, held))
+        host_discovery = discovery.Discovery()
+        gpus = host_discovery.find()
+        return list(board_text.table(host_discovery.deliveries.sets, gpus, held))
 
     def test_the_guide(self) -> None:
         """Two instances with a half each, as tests.functional.test_fabric has them"""
@@ -58,10 +60,10 @@ class FabricTest(base.HostTestCase):
         self.assertEqual(GUIDE.read_text(), "".join(f"{line}\n" for line in lines))
 
     def test_json(self) -> None:
-        cards = {each["address"]: each for each in json.loads(self.topology(as_json=True))}
+        cards = {card["address"]: card for card in json.loads(self.topology(as_json=True))}
         self.assertEqual(1, cards[FIRST]["module"])
         self.assertEqual(5, cards[FIFTH]["module"])
-        ids = [each["id"] for each in cards[FIFTH]["partitions"]]
+        ids = [partition["id"] for partition in cards[FIFTH]["partitions"]]
         self.assertEqual([0, 2, 5, 11], ids)
 
     def test_with_guests_they_are_remembered(self) -> None:
@@ -83,4 +85,4 @@ class FabricTest(base.HostTestCase):
         self.assertIn(f"  - {fault}", self.check(1))
         self.assertIn(fault, self.topology())
         shown = json.loads(self.topology(as_json=True))
-        self.assertEqual({None}, {each["partitions"] for each in shown})
+        self.assertEqual({None}, {card["partitions"] for card in shown})

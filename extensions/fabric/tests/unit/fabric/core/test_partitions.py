@@ -13,9 +13,9 @@ from nova_gpu_fabric.core.set_traits import PartitionSets
 from tests.fixtures.partitions import A100_TWO, H100, MODULES
 
 
-def chosen(offered: tuple[Partition, ...], taken: set[int], count: int) -> set[int]:
-    found = partitions.choose(offered, taken, count)
-    return set(found.modules) if found else set()
+def chosen(table: tuple[Partition, ...], taken: set[int], count: int) -> set[int]:
+    partition = partitions.choose(table, taken, count)
+    return set(partition.modules) if partition else set()
 
 
 class ChoiceTest(base.BaseTestCase):
@@ -26,8 +26,8 @@ class ChoiceTest(base.BaseTestCase):
             return (len({*modules} - {1}),)
 
         self.assertEqual({5, 7}, chosen(H100, {8}, 2))
-        found = partitions.choose(H100, {8}, 2, far)
-        self.assertEqual({1, 3}, set(found.modules) if found else None)
+        partition = partitions.choose(H100, {8}, 2, far)
+        self.assertEqual({1, 3}, set(partition.modules) if partition else None)
 
     def test_two_boards_that_are_linked(self) -> None:
         self.assertEqual(set(range(1, 17)), chosen(A100_TWO, set(), 16))
@@ -51,17 +51,22 @@ class JoinedTest(base.BaseTestCase):
 class PublishedTest(base.BaseTestCase):
     def test_there_and_back(self) -> None:
         for table, free in ((H100, {1, 2, 5, 6, 7, 8}), (A100_TWO, {*range(1, 17)}), (H100, set())):
-            taken = frozenset().union(*(each.modules for each in table)) - free
-            told = PartitionSets(table, taken).traits()
-            self.assertTrue(all(map(names.is_own_trait, told)))
-            self.assertTrue(all(len(each) <= 255 for each in told))
-            found = card_sets.of_traits(told | {"CUSTOM_GPU", "CUSTOM_GPU_ARCH_HOPPER"})
-            assert isinstance(found, PartitionSets)
-            self.assertEqual({p.modules for p in table}, {p.modules for p in found.partitions})
-            self.assertEqual(taken, found.taken)
-            self.assertEqual(partitions.room(table, taken), found.room())
+            taken = frozenset().union(*(partition.modules for partition in table)) - free
+            traits = PartitionSets(table, taken).traits()
+            self.assertTrue(all(map(names.is_own_trait, traits)))
+            self.assertTrue(all(len(trait) <= 255 for trait in traits))
+            partition_sets = card_sets.of_traits(traits | {"CUSTOM_GPU", "CUSTOM_GPU_ARCH_HOPPER"})
+            assert isinstance(partition_sets, PartitionSets)
+            self.assertEqual(
+                {p.modules for p in table}, {p.modules for p in partition_sets.partitions}
+            )
+            self.assertEqual(taken, partition_sets.taken)
+            self.assertEqual(partitions.room(table, taken), partition_sets.room())
             for count in (1, 2, 4, 8):
-                wanted, chosen = partitions.choose(table, taken, count), found.choose(count)
+                wanted, chosen = (
+                    partitions.choose(table, taken, count),
+                    partition_sets.choose(count),
+                )
                 self.assertEqual(wanted and wanted.modules, chosen)
 
     def test_without_a_board(self) -> None:

@@ -20,7 +20,7 @@ def _any_board(draw: st.DrawFn) -> _Board:
     """Up to ten sets of up to six cards, which may overlap as they like"""
     modules = st.frozensets(st.integers(1, 6), min_size=1)
     sets = draw(st.lists(modules, max_size=10, unique=True))
-    return tuple(Partition(number, each) for number, each in enumerate(sets))
+    return tuple(Partition(number, modules) for number, modules in enumerate(sets))
 
 
 BOARDS = st.sampled_from([H100, A100]) | _any_board()
@@ -30,14 +30,14 @@ STEPS = st.lists(st.sampled_from([1, 1, 2, 2, 4, 8, 3]) | st.integers(-8, -1), m
 
 def legal(board: _Board, taken: set[int], count: int) -> list[frozenset[int]]:
     """Each set of *count* cards that is a partition and of which none is taken"""
-    cards = sorted(set().union(*(each.modules for each in board)) - taken)
-    sets = {each.modules for each in board}
+    cards = sorted(set().union(*(partition.modules for partition in board)) - taken)
+    sets = {partition.modules for partition in board}
     return [frozenset(s) for s in itertools.combinations(cards, count) if frozenset(s) in sets]
 
 
 def sizes(board: _Board, taken: set[int]) -> list[int]:
     """The sizes of the free partitions, the largest first"""
-    every = range(len(set().union(*(each.modules for each in board))), 0, -1)
+    every = range(len(set().union(*(partition.modules for partition in board))), 0, -1)
     return [count for count in every for _ in legal(board, taken, count)]
 
 
@@ -56,20 +56,20 @@ class PartitionsTest(base.FuzzTestCase):
     def test_claims_and_releases(self, board: _Board, steps: list[int]) -> None:
         out: list[Partition] = []
         for step in steps:
-            taken = set().union(*(each.modules for each in out))
+            taken = set().union(*(partition.modules for partition in out))
             if step < 0:
                 if out:
                     out.pop(step % len(out))
                 continue
             possible = legal(board, taken, step)
-            found = partitions.choose(board, taken, step)
-            if found is None:
+            partition = partitions.choose(board, taken, step)
+            if partition is None:
                 self.assertEqual([], possible)
                 continue
-            self.assertIn(found.modules, possible)
-            best = max(sizes(board, taken | each) for each in possible)
-            self.assertEqual(best, sizes(board, taken | found.modules))
-            out.append(found)
+            self.assertIn(partition.modules, possible)
+            best = max(sizes(board, taken | modules) for modules in possible)
+            self.assertEqual(best, sizes(board, taken | partition.modules))
+            out.append(partition)
 
     @base.fuzzed(board=BOARDS, taken=st.frozensets(st.integers(1, 8)))
     def test_room(self, board: _Board, taken: frozenset[int]) -> None:

@@ -59,7 +59,7 @@ class VirtualFunctionsTest(FabricTestCase):
         modules = {"0000:86:00.0": 1, "0000:87:00.0": 3}
         self.useFixture(nvfm.FabricManager(board, mode=2, modules=modules))
         self.assertEqual((3, 1), self.ours.read().partitions[0].order)
-        functions = [PciAddress.parse(each) for each in ("0000:86:00.4", "0000:87:00.4")]
+        functions = [PciAddress.parse(address) for address in ("0000:86:00.4", "0000:87:00.4")]
         self.assertEqual(-1, self.refused(self.ours.activate, 3, functions).code)
         self.ours.activate(3, functions[::-1])
 
@@ -75,9 +75,9 @@ class FaultsTest(FabricTestCase):
 
     def test_without_the_library(self) -> None:
         self.useFixture(fixtures.EnvironmentVariable("LD_LIBRARY_PATH", "/nowhere"))
-        said = str(self.refused(self.ours.read))
-        self.assertIn("library cannot be used: libnvfm.so", said)
-        self.assertIn("install nvidia-fabricmanager and its devel package", said)
+        message = str(self.refused(self.ours.read))
+        self.assertIn("library cannot be used: libnvfm.so", message)
+        self.assertIn("install nvidia-fabricmanager and its devel package", message)
 
     def test_a_table_that_cannot_be(self) -> None:
         self.manager.folder.joinpath("table").write_text("partition 0 1,1\n")
@@ -207,15 +207,17 @@ class RecordedTest(RecordedTestCase):
         """The pretended board is a real one, and so many NVLinks has each of its partitions."""
         self.useFixture(nvfm.AtHand())
         for record in self.each("partitions"):
-            told = [(number, frozenset(modules)) for number, _, modules in record["partitions"]]
-            self.useFixture(nvfm.FabricManager(Partition(*each) for each in told))
+            rows = [(number, frozenset(modules)) for number, _, modules in record["partitions"]]
+            self.useFixture(nvfm.FabricManager(Partition(*row) for row in rows))
             read = FabricManager("127.0.0.1:6666", 60.0).read().partitions
             self.assertEqual(partitions.H100, read)
             self.assertEqual(partitions.MODULES, record.get("modules", partitions.MODULES))
             answer = fabric_probe.probe("127.0.0.1:6666", "1000", "partitions")
-            for each, (_, links, _) in zip(answer["partitions"], record["partitions"], strict=True):
+            for partition, (_, links, _) in zip(
+                answer["partitions"], record["partitions"], strict=True
+            ):
                 if links is not None:
-                    self.assertEqual(links, sum(gpu["links"] for gpu in each["gpus"]))
+                    self.assertEqual(links, sum(gpu["links"] for gpu in partition["gpus"]))
 
 
 KNOWN = {PciAddress.parse(address): module for address, module in MODULES.items()}

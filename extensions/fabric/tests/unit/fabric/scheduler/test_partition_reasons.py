@@ -84,9 +84,9 @@ class PartitionsTest(test.NoDBTestCase):
         return str(self.log.output.splitlines()[-1])
 
     def test_enough_are_free_and_no_set(self) -> None:
-        said = self.refused(self.board())
-        self.assertIn("4 GPUs asked for, no free partition of 4 in any host", said)
-        self.assertNotIn("6 of 8", said)
+        message = self.refused(self.board())
+        self.assertIn("4 GPUs asked for, no free partition of 4 in any host", message)
+        self.assertNotIn("6 of 8", message)
         self.assertIn("4 GPUs asked for, 6 of 8 free, no free partition of 4", self.log.output)
         self.refused(self.board("host2"), self.board("host3"))
         self.assertIn("12 of 16 free", self.log.output)

@@ -31,8 +31,8 @@ class FabricTestCase(base.BaseTestCase):
         self.build(host)
         self.prepare(host)
         self.compute = self.useFixture(Compute(host))
-        kept = host.root / "state" / "gpu-modules.json"
-        kept.write_text(json.dumps({"modules": MODULES}))
+        path = host.root / "state" / "gpu-modules.json"
+        path.write_text(json.dumps({"modules": MODULES}))
         self.compute.restart()
         self.provider = self.find_provider()
 
@@ -53,10 +53,10 @@ class FabricTestCase(base.BaseTestCase):
         self, resource_class: str, specs: dict[str, str], provider: str, count: int
     ) -> objects.Instance:
         resources = self.compute.tree.data(provider).resources[resource_class]
-        assigned = {r for each in self.compute.instances.values() for r in each.resources}
+        assigned = {r for instance in self.compute.instances.values() for r in instance.resources}
         free = resources - assigned
         drawn = [free.pop() for _ in range(count)]
-        had = [(provider, each.identifier) for each in drawn]
+        had = [(provider, resource.identifier) for resource in drawn]
         return self.compute.instance(specs, *had)
 
     def boot(self, count: int) -> objects.Instance:
@@ -72,8 +72,8 @@ class FabricTestCase(base.BaseTestCase):
         return str(raised)
 
     def free(self) -> dict[int, int]:
-        told = stats.loads(self.compute.gpus.publication.stats() or "")
-        sets = next((each for each in told.free_partitions or () if each), ())
+        host_stats = stats.loads(self.compute.gpus.publication.stats() or "")
+        sets = next((free_sets for free_sets in host_stats.free_partitions or () if free_sets), ())
         return {size: count for size, count in sets}
 
 
@@ -101,12 +101,14 @@ class VGPUs:
         return self._claim("VGPU", {"vgpus": "1"}, half, 1)
 
     def free(self: FabricTestCase) -> dict[int, int]:
-        told = stats.loads(self.compute.gpus.publication.stats() or "").divided
-        sets = zip(told.vgpus, told.sets or ((),) * len(told.vgpus), strict=True)
-        of_whole = next((each for (type_id, *_), each in sets if type_id == WHOLE_TYPE), ())
+        divided = stats.loads(self.compute.gpus.publication.stats() or "").divided
+        sets = zip(divided.vgpus, divided.sets or ((),) * len(divided.vgpus), strict=True)
+        of_whole = next(
+            (free_sets for (type_id, *_), free_sets in sets if type_id == WHOLE_TYPE), ()
+        )
         return {size: count for size, count in of_whole if count}
 
 
 def modules(instance: objects.Instance) -> frozenset[int]:
     """Of the cards that an instance has, or functions of which it has"""
-    return frozenset(MODULES[f"{each.identifier[:10]}.0"] for each in instance.resources)
+    return frozenset(MODULES[f"{resource.identifier[:10]}.0"] for resource in instance.resources)

@@ -90,10 +90,12 @@ class LifeTest(FabricTestCase):
         self.boot(1)
         self.boot(4)
         self.compute.publish()
-        told = card_sets.of_traits(frozenset(self.compute.tree.data(self.provider).traits))
-        assert told
-        self.assertEqual(frozenset({1, 5, 6, 7, 8}), told.taken)
-        self.assertEqual({1: 3, 2: 1}, told.room())
+        partition_sets = card_sets.of_traits(
+            frozenset(self.compute.tree.data(self.provider).traits)
+        )
+        assert partition_sets
+        self.assertEqual(frozenset({1, 5, 6, 7, 8}), partition_sets.taken)
+        self.assertEqual({1: 3, 2: 1}, partition_sets.room())
 
 
 class FaultsTest(FabricTestCase):
@@ -115,7 +117,7 @@ class FaultsTest(FabricTestCase):
 
     def test_not_answering(self) -> None:
         begin = "Fabric Manager at 127.0.0.1:6666: "
-        for code, said in (
+        for code, message in (
             ("-9", "it does not answer; see systemctl status nvidia-fabricmanager"),
             ("-6", "it is of another version than its library libnvfm; install"),
         ):
@@ -125,10 +127,10 @@ class FaultsTest(FabricTestCase):
                 self.boot(4)
                 stopped = self.stopped(2)
                 self.manager.says(f"connect {code}")
-                self.assertIn(said, self.refused(stopped, Kind.REBOOT))
+                self.assertIn(message, self.refused(stopped, Kind.REBOOT))
                 self.compute.period()
-                self.assertIn(said, self.refused(stopped, Kind.REBOOT))
-                self.assertIn(f"given to no other: {begin}{said}", self.log.output)
+                self.assertIn(message, self.refused(stopped, Kind.REBOOT))
+                self.assertIn(f"given to no other: {begin}{message}", self.log.output)
                 self.assertNotIn("fails the instance", self.log.output)
                 self.boot_beside()
                 self.assertEqual({1, 5}, self.manager.active)
@@ -165,8 +167,8 @@ class FaultsTest(FabricTestCase):
         self.compute.period()
         self.assertIn("cannot offer the partitions 0, 1, 2", self.log.output)
         self.assertIn("NVLinks of the NVSwitch 00000000:05:00.0 have failed", self.log.output)
-        said = self.refused(stopped, Kind.REBOOT)
-        self.assertIn("no partition of 4 (sizes: 1, 2)", said)
+        message = self.refused(stopped, Kind.REBOOT)
+        self.assertIn("no partition of 4 (sizes: 1, 2)", message)
         self.assertEqual({}, self.free())
         self.compute.delete(stopped)
         self.compute.period()
@@ -177,7 +179,7 @@ class FaultsTest(FabricTestCase):
 
     def test_a_card_without_any_partition(self) -> None:
         """The others of its board are given still."""
-        self.manager.says(lost=[each.id for each in H100 if 8 in each.modules])
+        self.manager.says(lost=[partition.id for partition in H100 if 8 in partition.modules])
         self.manager.restart()
         self.compute.period()
         inventory = self.compute.tree.data(self.provider).inventory["PGPU"]
@@ -251,7 +253,7 @@ class RemediesTest(FabricTestCase):
             LifeTest.mode(self, mode)
 
     def lose(self) -> None:
-        self.manager.says(lost=[each.id for each in H100])
+        self.manager.says(lost=[partition.id for partition in H100])
 
     def check(self) -> None:
         """Read it, and do what it advises."""
@@ -397,12 +399,12 @@ class VGPULifeTest(VGPUs, FabricTestCase):
         self.assertEqual(1, len(self.manager.functions()))
 
     def test_what_runs_is_not_moved(self) -> None:
-        said = {}
+        reasons = {}
         for count, instance in ((1, self.boot(1)), (0, self.claim_half())):
             (slot,) = device.slots(map(device.parse, (r.identifier for r in instance.resources)))
-            said[count] = self.compute.gpus.moves.unmovable(slot) or ""
-        self.assertIn("is all of a card that NVSwitches join for it", said[1])
-        self.assertEqual("", said[0])
+            reasons[count] = self.compute.gpus.moves.unmovable(slot) or ""
+        self.assertIn("is all of a card that NVSwitches join for it", reasons[1])
+        self.assertEqual("", reasons[0])
 
     def test_somebody_elses_functions_are_left_alone(self) -> None:
         guest = self.boot(2)
@@ -458,7 +460,9 @@ class ExtentTest(base.BaseTestCase):
         types = [VGPUType(WHOLE_TYPE, memory_mib=81920), VGPUType(HALF_TYPE, memory_mib=40960)]
         types.append(VGPUType("nvidia-1414", memory_mib=81920, slices=7))
         extent = Extent(host.roots)
-        extent.look_at_parts(card, DividedCard({each.id: each for each in types}, {}))
+        extent.look_at_parts(
+            card, DividedCard({vgpu_type.id: vgpu_type for vgpu_type in types}, {})
+        )
         for text, expected in (
             (f"{function}/{WHOLE_TYPE}/0", card),
             (f"{function}/{HALF_TYPE}/0", None),

@@ -243,4 +243,4 @@ class VGPUCrashPointsTest(VGPUs, CrashPointsTest):
 
 
 def partition(own: frozenset[int]) -> Partition:
-    return next(each for each in H100 if each.modules == own)
+    return next(partition for partition in H100 if partition.modules == own)

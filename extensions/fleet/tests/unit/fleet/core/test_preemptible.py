@@ -21,9 +21,9 @@ RELEASE = {"gpu:on_stop": "release"}
 class PreemptibleTest(unittest.TestCase):
     def test_what_is_said(self) -> None:
         for text, seconds in (("0s", 0), ("90s", 90), (" 30M ", 1800), ("2h", 7200), ("1d", 86400)):
-            asked = {"gpu:preemptible": text, **RELEASE}
-            self.assertEqual(Preemptible(seconds, End.STOP), Preemptible.of(asked))
-            self.assertTrue(is_preemptible(asked))
+            specs = {"gpu:preemptible": text, **RELEASE}
+            self.assertEqual(Preemptible(seconds, End.STOP), Preemptible.of(specs))
+            self.assertTrue(is_preemptible(specs))
         deleted = {"gpu:preemptible": "1h", "gpu:on_preempt": "Delete"}
         self.assertEqual(Preemptible(3600, End.DELETE), Preemptible.of(deleted))
 
@@ -42,34 +42,36 @@ class PreemptibleTest(unittest.TestCase):
             ({"gpu:on_preempt": "delete"}, "gpu:on_preempt"),
         ):
             with self.subTest(specs=specs):
-                asked = request.FlavorRequest(specs)
+                flavor_request = request.FlavorRequest(specs)
                 with self.assertRaises(exception.InvalidExtraSpec) as caught:
                     Preemptible.of(specs)
                 self.assertEqual(key, caught.exception.key)
-                self.assertEqual([key], [m.partition("=")[0] for m in validation.mistakes(asked)])
+                self.assertEqual(
+                    [key], [m.partition("=")[0] for m in validation.mistakes(flavor_request)]
+                )
                 # Its instances are started all the same, and stay.
-                asked.check()
+                flavor_request.check()
                 self.assertEqual("gpu:preemptible" in specs, is_preemptible(specs))
 
     def test_every_mistake_and_no_consequence(self) -> None:
         wrong = dict.fromkeys(("gpu:preemptible", "gpu:on_preempt", "gpu:on_stop"), "maybe")
         more = dict.fromkeys(("gpu:move", "gpu:on_stop_move"), "maybe")
         for specs in (wrong | more, *({key: wrong[key], "gpu:on_stop": "maybe"} for key in wrong)):
-            found = [m.partition("=")[0] for m in validation.mistakes(request.of(specs))]
-            self.assertEqual(sorted(specs), sorted(found))
+            mistakes = [m.partition("=")[0] for m in validation.mistakes(request.of(specs))]
+            self.assertEqual(sorted(specs), sorted(mistakes))
 
     def test_summary(self) -> None:
         specs = {"gpus": "1", "gpu:preemptible": "30m", **RELEASE}
-        said = "1 GPU, preemptible after 30m, then stopped"
-        self.assertEqual(said, flavors.in_words(request.of(specs)))
+        summary = "1 GPU, preemptible after 30m, then stopped"
+        self.assertEqual(summary, flavors.in_words(request.of(specs)))
         self.assertEqual("1 GPU", flavors.in_words(request.of(specs | {"gpu:on_stop": "keep"})))
 
     def test_a_flavor_that_the_client_makes(self) -> None:
-        for specs, said in (
+        for specs, message in (
             ({"gpu:preemptible": "1h"}, "would keep its GPUs"),
             ({"gpu:on_preempt": "delete"}, "may not be taken"),
         ):
-            with self.assertRaisesRegex(exceptions.CommandError, said):
+            with self.assertRaisesRegex(exceptions.CommandError, message):
                 flavors.properties({"gpus": 1}, {}, specs)
         stated = argparse.Namespace(**{"gpu:preemptible": "1h", "gpu:on_preempt": None})
         hooks.CreatePreemptibleFlavor(mock.Mock()).before(stated)

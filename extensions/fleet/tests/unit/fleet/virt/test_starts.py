@@ -14,16 +14,19 @@ from tests.fixtures.bases.stops import RELEASES, StartsTestCase
 
 
 class ClosedTest(StartsTestCase):
-    def assertRefused(self, said: str) -> None:
+    def assertRefused(self, message: str) -> None:
         refused = self.assertRaises(exception.NoneFree, self.counting.count, self.instance)
-        self.assertIn(said, str(refused))
+        self.assertIn(message, str(refused))
 
     def test_drained(self) -> None:
         self.placement.node_traits = {names.DRAINED}
         self.assertRefused("its host is drained; start it when some are free, or have it come")
-        for word, said in (("true", "openstack gpu start has it come"), ("perhaps", "shelve and")):
+        for word, message in (
+            ("true", "openstack gpu start has it come"),
+            ("perhaps", "shelve and"),
+        ):
             self.instance.flavor.extra_specs = RELEASES | {"gpu:on_stop_move": word}
-            self.assertRefused(said)
+            self.assertRefused(message)
 
     def test_kept_for_who_is_not_preemptible(self) -> None:
         until = timeutils.utcnow() + datetime.timedelta(minutes=10)

@@ -29,68 +29,68 @@ from tests.unit.osc_fleet.fleets import host, instance, need
 FLEETS = int(os.environ.get("NOVA_GPU_FLEETS", "200"))
 
 
-def moved(found: Plan) -> list[tuple[str, str, str]]:
-    return [(move.instance.name, move.source, move.destination) for move in found.moves]
+def moved(move_plan: Plan) -> list[tuple[str, str, str]]:
+    return [(move.instance.name, move.source, move.destination) for move in move_plan.moves]
 
 
-def price(found: Plan) -> tuple[int, int]:
-    return len(found.moves), sum(move.way.cost for move in found.moves)
+def price(move_plan: Plan) -> tuple[int, int]:
+    return len(move_plan.moves), sum(move.way.cost for move in move_plan.moves)
 
 
 class PlanTest(unittest.TestCase):
-    def assertPossible(self, now: Fleet, found: Plan) -> list[Fleet]:
+    def assertPossible(self, now: Fleet, move_plan: Plan) -> list[Fleet]:
         """Each step has room when it is made, and nothing is moved that may not be."""
-        self.assertTrue(all(move.instance.way for move in found.moves))
-        after = fleets.replayed(now, found)
-        self.assertTrue(after, moved(found))
+        self.assertTrue(all(move.instance.way for move in move_plan.moves))
+        after = fleets.replayed(now, move_plan)
+        self.assertTrue(after, moved(move_plan))
         return after
 
 
 class SmallFleetsTest(PlanTest):
     def assertPlace(self, now: Fleet, wanted: Need, count: int) -> None:
-        found = plan.place(now, wanted, count)
+        move_plan = plan.place(now, wanted, count)
         best = fleets.fewest(now, lambda then: fleets.places(then, wanted) >= count)
-        self.assertTrue(found.proven)
-        self.assertEqual(best is not None, found.reached)
+        self.assertTrue(move_plan.proven)
+        self.assertEqual(best is not None, move_plan.reached)
         if best:
-            self.assertEqual(best, price(found))
-            after = self.assertPossible(now, found)
-            self.assertGreaterEqual(max(fleets.places(each, wanted) for each in after), count)
+            self.assertEqual(best, price(move_plan))
+            after = self.assertPossible(now, move_plan)
+            self.assertGreaterEqual(max(fleets.places(state, wanted) for state in after), count)
 
     def assertDrained(self, now: Fleet, name: str) -> None:
         def is_empty(then: Fleet) -> bool:
             return all(one.host != name for one in then.instances)
 
-        found = plan.drain(now, name)
+        move_plan = plan.drain(now, name)
         best = fleets.fewest(now, is_empty, closed=name)
-        self.assertTrue(found.proven)
-        self.assertEqual(best is not None, found.reached)
+        self.assertTrue(move_plan.proven)
+        self.assertEqual(best is not None, move_plan.reached)
         if best:
-            self.assertEqual(best, price(found))
-            self.assertTrue(all(map(is_empty, self.assertPossible(now, found))))
-        self.assertNotIn(name, [move.destination for move in found.moves])
+            self.assertEqual(best, price(move_plan))
+            self.assertTrue(all(map(is_empty, self.assertPossible(now, move_plan))))
+        self.assertNotIn(name, [move.destination for move in move_plan.moves])
 
     def assertGathered(self, now: Fleet, wanted: Need) -> None:
-        found = plan.defrag(now, wanted)
+        move_plan = plan.defrag(now, wanted)
         most = fleets.most_places(now, wanted)
-        self.assertTrue(found.reached and found.proven)
+        self.assertTrue(move_plan.reached and move_plan.proven)
         self.assertEqual(
             fleets.fewest(now, lambda then: fleets.places(then, wanted) == most),
-            price(found),
+            price(move_plan),
         )
-        after = self.assertPossible(now, found)
-        self.assertEqual(most, max(fleets.places(each, wanted) for each in after))
+        after = self.assertPossible(now, move_plan)
+        self.assertEqual(most, max(fleets.places(state, wanted) for state in after))
 
     def assertQuick(self, now: Fleet, wanted: Need, count: int) -> None:
         """Of any fleet, what the bounded search finds can be done."""
         with mock.patch.object(search, "MOST_HOSTS", 0):
-            found = plan.place(now, wanted, count)
-        if found.reached:
-            after = self.assertPossible(now, found)
-            self.assertGreaterEqual(max(fleets.places(each, wanted) for each in after), count)
-        if found.proven:
+            move_plan = plan.place(now, wanted, count)
+        if move_plan.reached:
+            after = self.assertPossible(now, move_plan)
+            self.assertGreaterEqual(max(fleets.places(state, wanted) for state in after), count)
+        if move_plan.proven:
             best = fleets.fewest(now, lambda then: fleets.places(then, wanted) >= count)
-            self.assertEqual(best and best[0], len(found.moves) if found.reached else None)
+            self.assertEqual(best and best[0], len(move_plan.moves) if move_plan.reached else None)
 
     def test_no_plan_is_better(self) -> None:
         for seed in range(FLEETS):
@@ -121,10 +121,10 @@ class LargeFleetsTest(PlanTest):
                 instances.append(instance(f"vm{len(instances)}", f"host{on}", wanted, way))
         known = left = dice.randint(1, 4)
         for number in dice.sample(range(len(instances)), len(instances)):
-            each = instances[number]
-            if left and each.way and each.gpus <= 2:
+            guest = instances[number]
+            if left and guest.way and guest.gpus <= 2:
                 left -= 1
-                moved = instance(each.name, "host0", each.need, each.way)
+                moved = instance(guest.name, "host0", guest.need, guest.way)
                 instances[number] = moved
         made = [host(f"host{n}", (8, 0), vcpus=64) for n in range(hosts)]
         return fleets.fleet(made, instances), known
@@ -134,27 +134,27 @@ class LargeFleetsTest(PlanTest):
             now, known = self.frayed(100, seed)
             wanted = need(8, vcpus=8)
             began = time.process_time()
-            found = plan.place(now, wanted, 1)
+            move_plan = plan.place(now, wanted, 1)
             self.assertLess(time.process_time() - began, 5)
-            self.assertTrue(found.reached)
-            self.assertLessEqual(len(found.moves), 1.2 * known)
+            self.assertTrue(move_plan.reached)
+            self.assertLessEqual(len(move_plan.moves), 1.2 * known)
             room = search.Room(now)
-            for move in found.moves:
+            for move in move_plan.moves:
                 number = now.instances.index(move.instance)
                 (spot,) = (
-                    each
-                    for each in room.spots_for(number)
-                    if now.hosts[each.host].name == move.destination
+                    spot
+                    for spot in room.spots_for(number)
+                    if now.hosts[spot.host].name == move.destination
                 )
                 room.move(number, spot)
-            self.assertEqual(1, sum(room.fitting(wanted, each) for each in range(100)))
-            self.assertTrue(all(move.instance.way for move in found.moves))
+            self.assertEqual(1, sum(room.fitting(wanted, index) for index in range(100)))
+            self.assertTrue(all(move.instance.way for move in move_plan.moves))
 
 
 class WayTest(unittest.TestCase):
     def test_each_status(self) -> None:
         live, cold, none = Consent.LIVE, Consent.COLD, Consent.NONE
-        for status, said, is_live, keeps_disk, expected in (
+        for status, consent, is_live, keeps_disk, expected in (
             ("ACTIVE", live, True, True, Way.LIVE),
             ("ACTIVE", live, False, True, None),
             # It is not shut down where it need not be.
@@ -170,8 +170,8 @@ class WayTest(unittest.TestCase):
             ("VERIFY_RESIZE", cold, True, True, None),
             ("PAUSED", cold, True, True, None),
         ):
-            with self.subTest(status, said=said, live=is_live, keeps_disk=keeps_disk):
-                way, why = permitted_way(status, said, live=is_live, keeps_disk=keeps_disk)
+            with self.subTest(status, consent=consent, live=is_live, keeps_disk=keeps_disk):
+                way, why = permitted_way(status, consent, live=is_live, keeps_disk=keeps_disk)
                 self.assertIs(expected, way)
                 self.assertEqual(way is None, bool(why), "a reason, where it stays")
 
@@ -186,7 +186,7 @@ class LastSetTest(unittest.TestCase):
     def sets(self, taken: set[int], *there: Instance) -> list[ModulesByGroup]:
         (group,) = host("host1", (8, 0)).groups
         group = dataclasses.replace(group, board=card_sets.h100().with_taken(taken))
-        return [each.sets for each in with_last_set(there, [group])]
+        return [guest.sets for guest in with_last_set(there, [group])]
 
     def test_only_where_one_is_left(self) -> None:
         known, last = self.on(1, 3), self.on(2, 4, known=False)
@@ -201,16 +201,16 @@ class LastSetTest(unittest.TestCase):
         (board, plain), (group,) = now.hosts, now.hosts[0].groups
         group = dataclasses.replace(group, board=card_sets.h100().with_taken({1, 5}))
         hosts = (dataclasses.replace(board, groups=(group,)), plain)
-        found = plan.place(dataclasses.replace(now, hosts=hosts), need(4), 1)
-        self.assertEqual((False, False), (found.reached, found.proven))
+        move_plan = plan.place(dataclasses.replace(now, hosts=hosts), need(4), 1)
+        self.assertEqual((False, False), (move_plan.reached, move_plan.proven))
 
 
 def price_of(who: tuple[Instance, ...], costs: dict[str, int]) -> tuple[int, int, int]:
-    return len(who), sum(costs[each.uuid] for each in who), sum(each.gpus for each in who)
+    return len(who), sum(costs[guest.uuid] for guest in who), sum(guest.gpus for guest in who)
 
 
 def without(now: Fleet, who: tuple[Instance, ...]) -> Fleet:
-    left = tuple(each for each in now.instances if each not in who)
+    left = tuple(guest for guest in now.instances if guest not in who)
     return fleets.fleet(fleets.emptied(now).hosts, left)
 
 
@@ -218,7 +218,7 @@ def fewest(
     now: Fleet, wanted: Need, count: int, costs: dict[str, int]
 ) -> tuple[int, int, int] | None:
     """The price of the best victims, found by trying all; ``None`` where all of them are too few"""
-    eligible = [each for each in now.instances if each.uuid in costs]
+    eligible = [guest for guest in now.instances if guest.uuid in costs]
     for size in range(len(eligible) + 1):
         prices = [
             price_of(who, costs)
@@ -239,30 +239,30 @@ class VictimsTest(unittest.TestCase):
             now, wanted, count = fleets.small(dice)
             costs = {e.uuid: dice.randint(0, 2) for e in now.instances if dice.random() < 0.7}
             with self.subTest(seed=seed):
-                found = victims.choose(now, wanted, count, costs)
-                self.assertTrue(found.proven)
-                self.assertLessEqual({each.uuid for each in found.victims}, costs.keys())
-                if found.places < count:
+                choice = victims.choose(now, wanted, count, costs)
+                self.assertTrue(choice.proven)
+                self.assertLessEqual({victim.uuid for victim in choice.victims}, costs.keys())
+                if choice.places < count:
                     self.assertIsNone(fewest(now, wanted, count, costs))
-                    count = found.places
-                self.assertEqual(fewest(now, wanted, count, costs), price_of(found.victims, costs))
-                then = victims.after(now, wanted, found)
-                gone = without(now, found.victims)
+                    count = choice.places
+                self.assertEqual(fewest(now, wanted, count, costs), price_of(choice.victims, costs))
+                then = victims.after(now, wanted, choice)
+                gone = without(now, choice.victims)
                 self.assertEqual(gone.instances, then.instances)
                 left = plan.places(then, wanted)
                 self.assertLessEqual(left, fleets.places(gone, wanted) - count)
-                reached += bool(found.victims)
+                reached += bool(choice.victims)
         self.assertGreater(reached, FLEETS / 10)
 
     def test_the_bounded_search_has_none_who_could_stay(self) -> None:
         for seed in range(FLEETS // 5):
             dice = random.Random(seed)
             now, wanted, count = fleets.small(dice)
-            costs = {each.uuid: 0 for each in now.instances}
+            costs = {guest.uuid: 0 for guest in now.instances}
             with self.subTest(seed=seed), mock.patch.object(victims, "MOST_LOOKS", 0):
-                found = victims.choose(now, wanted, count, costs)
+                choice = victims.choose(now, wanted, count, costs)
                 best = fewest(now, wanted, count, costs)
-                self.assertEqual(best is not None, found.places == count)
-                for each in found.victims:
-                    others = tuple(one for one in found.victims if one != each)
-                    self.assertLess(fleets.places(without(now, others), wanted), found.places)
+                self.assertEqual(best is not None, choice.places == count)
+                for victim in choice.victims:
+                    others = tuple(one for one in choice.victims if one != victim)
+                    self.assertLess(fleets.places(without(now, others), wanted), choice.places)

@@ -60,12 +60,16 @@ def report(*holdings: StockHolding, cards: tuple[ShadowCard, ...] = ()) -> Shado
 class LeaveContainersTest(test.NoDBTestCase):
     def test_one_sentence_for_all(self) -> None:
         self.flags(virt_type="lxc", group="libvirt")
-        found = dataclasses.replace(report(), leavings=(leaving("one", BUSY), leaving("two")))
-        said = io.StringIO()
-        read = mock.patch.object(leave.shadow_command, "read", return_value=(None, found))
-        with read, contextlib.redirect_stdout(said):
+        shadow_report = dataclasses.replace(
+            report(), leavings=(leaving("one", BUSY), leaving("two"))
+        )
+        output = io.StringIO()
+        read = mock.patch.object(leave.shadow_command, "read", return_value=(None, shadow_report))
+        with read, contextlib.redirect_stdout(output):
             self.assertEqual(1, leave.run(mock.Mock(aliases=()), []))
-        self.assertRegex(said.getvalue(), "^This host's instances are containers, .*: one, two\n$")
+        self.assertRegex(
+            output.getvalue(), "^This host's instances are containers, .*: one, two\n$"
+        )
 
 
 class PlanTest(test.NoDBTestCase):
@@ -105,14 +109,16 @@ class PlanTest(test.NoDBTestCase):
         """As the former one of a resize on the same host, which may be reverted."""
         gpu = GPU(CARD, Product("10de", "25b6"), 0)
         own, free = ShadowCard(gpu, None, ("one",), ()), ShadowCard(gpu, None, (), ())
-        kept = holding("one", Obstacle("a migration of it is finished", "wait"))
-        adopt.check_named(report(kept, cards=(own,)))
+        own_holding = holding("one", Obstacle("a migration of it is finished", "wait"))
+        adopt.check_named(report(own_holding, cards=(own,)))
         adopt.check_named(report(cards=(free,)))
-        refused = self.assertRaises(adopt.NotReady, adopt.check_named, report(kept, cards=(free,)))
+        refused = self.assertRaises(
+            adopt.NotReady, adopt.check_named, report(own_holding, cards=(free,))
+        )
         for part in (str(CARD), "the instance one", "a migration of it is finished; wait"):
             self.assertIn(part, str(refused))
-        counted = dataclasses.replace(kept.instance, counted=frozenset([CARD]))
-        counted_holding = dataclasses.replace(kept, instance=counted)
+        counted = dataclasses.replace(own_holding.instance, counted=frozenset([CARD]))
+        counted_holding = dataclasses.replace(own_holding, instance=counted)
         adopt.check_named(report(counted_holding, cards=(free,)))
 
     def test_a_scheduler_without_nova_gpu(self) -> None:
@@ -141,22 +147,22 @@ class PlanTest(test.NoDBTestCase):
             for type_id, card in (("nvidia-64", CARD), ("nvidia-66", CARD), ("nvidia-9", NIC))
         )
         own = dataclasses.replace(holding("one"), slots={slot: CARD}, unset=("resources1:VGPU",))
-        found = dataclasses.replace(report(own), groups=groups)
-        said = adopt.other_types(found, [own])
-        self.assertIn("nvidia-64, nvidia-66; set [gpu]vgpu_types = nvidia-64,", str(said))
-        other = dataclasses.replace(found, groups=groups[1:])
+        own_report = dataclasses.replace(report(own), groups=groups)
+        mismatch = adopt.other_types(own_report, [own])
+        self.assertIn("nvidia-64, nvidia-66; set [gpu]vgpu_types = nvidia-64,", str(mismatch))
+        other = dataclasses.replace(own_report, groups=groups[1:])
         self.assertIn("set [gpu]vgpu_types = nvidia-64,", str(adopt.other_types(other, [own])))
         # No instance has any yet.
         empty = dataclasses.replace(report(), groups=groups, divided=frozenset({CARD}))
         self.assertIn("set [gpu]vgpu_types to what", str(adopt.other_types(empty, [])))
         for item, seen in (
-            (own, dataclasses.replace(found, groups=groups[:1])),
+            (own, dataclasses.replace(own_report, groups=groups[:1])),
             (own, dataclasses.replace(empty, groups=groups[:1])),
-            (dataclasses.replace(own, unset=("resources:CUSTOM_Q",)), found),
+            (dataclasses.replace(own, unset=("resources:CUSTOM_Q",)), own_report),
         ):
             self.assertIsNone(adopt.other_types(seen, [item]))
         self.flags(vgpu_types=["*"], group="gpu")  # as the operator wants it
-        self.assertIsNone(adopt.other_types(found, [own]))
+        self.assertIsNone(adopt.other_types(own_report, [own]))
 
     def test_two_runs_at_once(self) -> None:
         folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
@@ -216,8 +222,8 @@ class TakeOverTest(test.NoDBTestCase):
             ),
         ):
             self.done, self.errors = [], {"one": error}
-            status, _, said = self.take_over(holding("one"), holding("two"))
-            self.assertEqual((1, f"nova-gpu: {text or error}\n"), (status, said))
+            status, _, errors = self.take_over(holding("one"), holding("two"))
+            self.assertEqual((1, f"nova-gpu: {text or error}\n"), (status, errors))
             self.assertEqual(["two first", "two second"], self.done)
 
     def test_a_bus_that_never_answers(self) -> None:
@@ -299,11 +305,11 @@ class StoppedTest(test.TestCase):
 
     def test_one_that_starts_too_early(self) -> None:
         self.report()
-        with contextlib.redirect_stderr(io.StringIO()) as said:
+        with contextlib.redirect_stderr(io.StringIO()) as errors:
             self.assertEqual(0, adopt.watched(self.context, lambda: 0))
-            self.assertEqual("", said.getvalue())
+            self.assertEqual("", errors.getvalue())
             self.assertEqual(1, adopt.watched(self.context, self.report))
-        self.assertIn("stop it, run this again, and start it", said.getvalue())
+        self.assertIn("stop it, run this again, and start it", errors.getvalue())
 
 
 OF_A2 = json.dumps({"vendor_id": "10de", "product_id": "25b6"})

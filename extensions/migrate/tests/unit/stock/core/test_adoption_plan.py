@@ -45,7 +45,7 @@ def gpu(bus: int, product: Product = A2, node: int = 0) -> GPU:
 
 def hardware(*gpus: GPU, **changes: Any) -> Hardware:
     by_address = {card.address: card for card in gpus}
-    functions = {each: card.address for card in gpus for each in card.functions}
+    functions = {function: card.address for card in gpus for function in card.functions}
     return dataclasses.replace(Hardware(by_address, {}, functions, {}), **changes)
 
 
@@ -132,7 +132,7 @@ class JudgeTest(unittest.TestCase):
             own = instance(function, other)
             holding = self.judge(own, divided_host)
             self.assertEqual(((), ()), (holding.obstacles, holding.cards))
-            slots = {Slot(each, type_id, 0): address(1) for each in (function, other)}
+            slots = {Slot(function, type_id, 0): address(1) for function in (function, other)}
             self.assertEqual((slots, {function, other}), (holding.slots, holding.functions))
             self.assertEqual({"vgpus": "= 2", "vgpu_type": f"s== {type_id}"}, holding.set)
             attached = has(function, other)
@@ -141,8 +141,8 @@ class JudgeTest(unittest.TestCase):
             holding = self.judge(own, divided_host, others={OTHER: has(other)})
             self.assertObstacle(holding, "0000:01:00.5", OTHER)
             # What nova-gpu has given is not stock Nova's.
-            given = instance(slots=frozenset(slots))
-            self.assertIsNone(adoption_plan.judge(given, {"mine": attached}, divided_host))
+            guest = instance(slots=frozenset(slots))
+            self.assertIsNone(adoption_plan.judge(guest, {"mine": attached}, divided_host))
 
     def test_records_that_are_gone_in_part(self) -> None:
         """All of its cards stay its own, though Nova's record of one is left."""
@@ -193,8 +193,8 @@ class JudgeTest(unittest.TestCase):
         self.assertEqual({"vgpus": "= 1", "vgpu_type": "s== nvidia-35"}, holding.set)
         self.assertEqual(("resources:VGPU",), holding.unset)
         self.assertEqual((), holding.obstacles)
-        given = instance(slots=frozenset([slot]))
-        self.assertIsNone(adoption_plan.judge(given, {"mine": has(mediated=MDEV)}, mediating()))
+        guest = instance(slots=frozenset([slot]))
+        self.assertIsNone(adoption_plan.judge(guest, {"mine": has(mediated=MDEV)}, mediating()))
 
     def test_vgpus_that_it_lacks(self) -> None:
         specs = {"resources:VGPU": "1"}
@@ -207,8 +207,8 @@ class JudgeTest(unittest.TestCase):
             (dataclasses.replace(own, extra_specs=specs | {"vgpus": "= 1"}), has()),
             (dataclasses.replace(own, extra_specs={}), has()),
         ):
-            found = adoption_plan.judge(other, {"mine": domain}, mediating())
-            self.assertEqual([], list(found.obstacles) if found else [], other)
+            judgement = adoption_plan.judge(other, {"mine": domain}, mediating())
+            self.assertEqual([], list(judgement.obstacles) if judgement else [], other)
 
     def test_what_the_flavor_says_of_mediated_devices(self) -> None:
         """The operator has named another class, and told cards from each other by a trait."""
@@ -290,16 +290,16 @@ class JudgeTest(unittest.TestCase):
     def test_what_is_different_afterwards(self) -> None:
         """The affinity of NUMA nodes, the isolation of vGPUs, and further functions."""
         audio = (address(1), address(1, 1))
-        said = "by the policy {}, and not by {}"
+        template = "by the policy {}, and not by {}"
         for policy, stated, default, left, domain, added, *parts in (
             (None, None, "legacy", "", audio, None),
             ("required", None, "legacy", "", audio, "required"),
             (None, None, "preferred", "", audio, "legacy"),
             ("required", None, "required", "", audio, None),
             # The flavor asks for something else, by an alias with a policy of its own.
-            (None, None, "preferred", "nic:1", audio, None, said.format("preferred", "legacy")),
+            (None, None, "preferred", "nic:1", audio, None, template.format("preferred", "legacy")),
             # It was moved by Nova, which forgets what the flavor states.
-            (None, "required", "legacy", "", audio, None, said.format("required", "legacy")),
+            (None, "required", "legacy", "", audio, None, template.format("required", "legacy")),
             ("required", None, None, "", audio, None),
             (None, None, None, "", audio[:1], None, "next start gives its guest 0000:01:00.1"),
         ):
@@ -328,17 +328,17 @@ class JudgeTest(unittest.TestCase):
         requests = {"a2": AliasRequest(({"vendor_id": "10de"},), "required")}
         specs = {**ALIAS, "gpu:model": "s== A2", "hw:x": "y"}
         own = instance(address(1), extra_specs=specs, requests=requests)
-        kept = self.judge(own, hardware(gpu(1))).former
-        assert kept
-        self.assertEqual(("a2.small", requests), (kept.flavor, kept.requests))
-        self.assertEqual({**ALIAS, "gpu:model": "s== A2"}, kept.specs)
-        self.assertEqual({address(1): "a2"}, kept.functions)
+        record = self.judge(own, hardware(gpu(1))).former
+        assert record
+        self.assertEqual(("a2.small", requests), (record.flavor, record.requests))
+        self.assertEqual({**ALIAS, "gpu:model": "s== A2"}, record.specs)
+        self.assertEqual({address(1): "a2"}, record.functions)
         taken = {"gpus": "= 1", "gpu:model": "s== A2", "hw:x": "y"}
         changes = {"counted": frozenset([address(1)]), "extra_specs": taken}
-        for former in (kept, None):
+        for former in (record, None):
             own = instance(recorded={address(1): None}, former=former, **changes)
             self.assertEqual(former, self.judge(own, hardware(gpu(1))).former)
-        again = instance(address(1), former=kept, extra_specs=ALIAS, requests=requests)
+        again = instance(address(1), former=record, extra_specs=ALIAS, requests=requests)
         self.assertEqual(ALIAS, self.judge(again, hardware(gpu(1))).former.specs)  # type: ignore[union-attr]
 
     def test_a_shelved_instance(self) -> None:
@@ -402,7 +402,7 @@ class WordsTest(unittest.TestCase):
             with self.subTest(product.key):
                 words = adoption_plan.words([product, product], ())
                 parsed = request.of(words)
-                self.assertEqual([2], [each.count for each in parsed.requests])
+                self.assertEqual([2], [pci_request.count for pci_request in parsed.requests])
                 self.assertEqual(product.name is not None, "gpu:model" in words)
                 for demand in parsed.requests[0].demands:
                     self.assertTrue(demand.condition.matches(product.name), words)

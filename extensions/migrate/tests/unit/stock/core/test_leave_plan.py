@@ -58,10 +58,10 @@ class JudgeTest(unittest.TestCase):
         own: StockInstance,
         *aliases: Alias,
         domain: frozenset[PciAddress] | None = None,
-        kept: Collection[Alias] = (),
+        record: Collection[Alias] = (),
     ) -> StockReturn:
         domains = {"mine": Domain(own.counted if domain is None else domain)}
-        return judge(own, domains, HOST, aliases or (A2, L4), former=kept)
+        return judge(own, domains, HOST, aliases or (A2, L4), former=record)
 
     def assertObstacle(self, item: StockReturn, *parts: str) -> None:
         (obstacle,) = item.obstacles
@@ -198,21 +198,21 @@ class JudgeTest(unittest.TestCase):
         before = {"pci_passthrough:alias": "nic:1, any:1,a2:1", "gpu:model": "s== other"}
         request = AliasRequest(({"vendor_id": "10de"},), "required")
         taken = {"gpus": "= 2", "gpu:model": "s== A2", "pci_passthrough:alias": "nic:1"}
-        kept = former.Former(
+        record = former.Former(
             *("g1", taken, before, {"any": request, "a2": request}, {ONE: "any", TWO: "a2"})
         )
-        self.assertEqual(kept, former.of_metadata({"image_x": "y", **kept.to_metadata()}))
+        self.assertEqual(record, former.of_metadata({"image_x": "y", **record.to_metadata()}))
         other = PciAddress(0, 7, 0, 0)
         any_, sound = Alias("any", (ONE, TWO, other), {}), PciAddress(0, 1, 0, 1)
         specs = {**taken, "trait:CUSTOM_GPU_NODE": "required", "vgpu_type": "x"}
-        own = instance(ONE, TWO, extra_specs=specs, former=kept)
+        own = instance(ONE, TWO, extra_specs=specs, former=record)
         host = dataclasses.replace(HOST, cards_by_function={ONE: ONE, sound: ONE})
         sounds = Alias("sound", (), {}, (sound,))
         for what, changes, functions, words in (
             ("unchanged", {}, {ONE: "any", TWO: "a2"}, before),
             (
                 "shelved when it was taken over",
-                {"former": dataclasses.replace(kept, functions={})},
+                {"former": dataclasses.replace(record, functions={})},
                 {ONE: "a2", TWO: "any"},
                 before,
             ),
@@ -235,20 +235,20 @@ class JudgeTest(unittest.TestCase):
                 self.assertEqual(words is not None, item.obstacles == ())
                 if words is not None:
                     self.assertEqual((functions, words), (item.functions, item.set))
-                    self.assertEqual((("gpus",), kept.requests), (item.unset, item.requests))
+                    self.assertEqual((("gpus",), record.requests), (item.unset, item.requests))
                 else:
                     self.assertEqual({}, item.requests)
                 unfit = "do not fit" in " ".join(item.remarks)
                 self.assertEqual(what == "fewer", unfit)
         # One that has no such alias any more, as after it was renamed
-        (remark,) = self.judge(own, L4, kept=[A2, any_]).remarks
+        (remark,) = self.judge(own, L4, record=[A2, any_]).remarks
         self.assertIn("a2, any", remark)
         # Shelved since, with either alias in [pci]alias or none
         shelved = dataclasses.replace(own, vm_state=SHELVED, counted=frozenset())
         for known in ([A2, any_], [L4]):
             item = judge_shelved(shelved, known)
             self.assertEqual(
-                (before, ("gpus",), kept.requests), (item.set, item.unset, item.requests)
+                (before, ("gpus",), record.requests), (item.set, item.unset, item.requests)
             )
             self.assertEqual(([], known == [L4]), (list(item.obstacles), bool(item.remarks)))
         resized = dataclasses.replace(shelved, flavor="g2")
@@ -266,8 +266,8 @@ class JudgeTest(unittest.TestCase):
         slots = [Slot(card, "nvidia-35", 0) for card in (ONE, TWO)]
         before = {"resources1:VGPU": "1", "resources2:VGPU": "1", "trait2:CUSTOM_BIG": "required"}
         taken = {"vgpus": "= 2", "vgpu_type": "s== nvidia-35"}
-        kept = former.Former("g1", taken, before, {}, {})
-        own = instance(uuid=MINE, slots=frozenset(slots), extra_specs=taken, former=kept)
+        record = former.Former("g1", taken, before, {}, {})
+        own = instance(uuid=MINE, slots=frozenset(slots), extra_specs=taken, former=record)
         domain = Domain(frozenset(), frozenset(device_uuid(MINE, slot) for slot in slots))
         item = judge(own, {MINE: domain}, HOST, (), [MdevType("nvidia-35", "VGPU")])
         self.assertEqual((before, (*taken,)), (item.set, item.unset))

@@ -45,8 +45,8 @@ class AliasesTest(test.NoDBTestCase):
     def test_several_products(self) -> None:
         """Nova joins what has one name."""
         self.host.add_gpu(str(TWO), "10de", "27b8")
-        found = self.read({**OF_A2, "name": "any"}, {**OF_L4, "name": "any"})
-        self.assertEqual([Alias("any", (ONE, TWO), {})], found)
+        read_aliases = self.read({**OF_A2, "name": "any"}, {**OF_L4, "name": "any"})
+        self.assertEqual([Alias("any", (ONE, TWO), {})], read_aliases)
         # What it does not read
         unnamed = '{"vendor_id": "10de", "product_id": "25b6"}'
         for text in ("no json", "[]", "3", unnamed, {**OF_A2, "name": 1}):
@@ -64,7 +64,7 @@ class AliasesTest(test.NoDBTestCase):
         ):
             with self.subTest(kind):
                 aliases_ = [self.read({**ids, **kind, "name": "own"}) for ids in (OF_A2, OF_L4)]
-                self.assertEqual(cards, [c for each in aliases_ for a in each for c in a.cards])
+                self.assertEqual(cards, [c for alias in aliases_ for a in alias for c in a.cards])
 
     def test_virtual_functions(self) -> None:
         """Those that have a vGPU, by the ids of their own"""
@@ -89,9 +89,11 @@ class AliasesTest(test.NoDBTestCase):
         self.companions = [PciAddress(0, 2, 0, 1)]
         sound = {"vendor_id": "10de", "product_id": "10f0"}
         words = {"gpus": "= 1", "gpu:model": "s== L4"}
-        found = self.read({**sound, "name": "l4"}, {**sound, "name": "s"}, {**OF_L4, "name": "l4"})
+        read_aliases = self.read(
+            {**sound, "name": "l4"}, {**sound, "name": "s"}, {**OF_L4, "name": "l4"}
+        )
         both = Alias("l4", (TWO,), words, (*self.companions,))
-        self.assertEqual([both, Alias("s", (), {}, (*self.companions,))], found)
+        self.assertEqual([both, Alias("s", (), {}, (*self.companions,))], read_aliases)
         self.companions = []
         self.assertEqual([], self.read({**sound, "name": "s"}))
 
@@ -103,8 +105,8 @@ class AliasesTest(test.NoDBTestCase):
         self.providers = {
             ONE: StockProvider("", frozenset(["CUSTOM_A2"]), frozenset(["CUSTOM_FAST"]))
         }
-        (found,) = self.read(alias)
-        self.assertEqual((ONE,), found.cards)
+        (read_alias,) = self.read(alias)
+        self.assertEqual((ONE,), read_alias.cards)
         self.assertEqual([], self.read({**alias, "traits": "slow"}))
         self.device_spec = [json.dumps(OF_A2)]
         self.assertEqual([], self.read(alias))
@@ -124,8 +126,8 @@ class AliasesTest(test.NoDBTestCase):
             ({"traits": "CUSTOM_BIG"}, set()),
         ):
             with self.subTest(spec):
-                found = self.read({**spec, "name": "own"})
-                self.assertEqual(gives, {card for alias in found for card in alias.cards})
+                read_aliases = self.read({**spec, "name": "own"})
+                self.assertEqual(gives, {card for alias in read_aliases for card in alias.cards})
 
     def test_accepted(self) -> None:
         """By Nova's own reader, on a host without the scheduler's options."""
