@@ -169,7 +169,7 @@ class BrokenTest(pinned.Pinned, kvm.KVMServersTestBase):
         for booted_server, node in ((server, 1), *((other, 0) for other in others)):
             self.assertEqual([node], self.cells(booted_server))
             self.assertEqual([node] * 2, [*map(node_of, self.rendered(booted_server))])
-            self.assertEqual(self.rendered(booted_server), self.recorded(each))
+            self.assertEqual(self.rendered(booted_server), self.recorded(booted_server))
         self.assertEqual([], self.differences())
 
     def why(self, server: Server) -> str:

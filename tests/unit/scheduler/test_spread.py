@@ -87,7 +87,9 @@ class SpreadTest(test.NoDBTestCase):
         chosen = [self.first(states, instance_uuid) for instance_uuid in uuids]
         best = min(states[:3], key=lambda state: str(state.uuid))
         self.assertEqual({best.host}, set(chosen))
-        self.assertEqual(chosen, [self.first(states[::-1], instance_uuid) for instance_uuid in uuids])
+        self.assertEqual(
+            chosen, [self.first(states[::-1], instance_uuid) for instance_uuid in uuids]
+        )
 
     def test_a_host_that_reports_is_as_good_as_it_says(self) -> None:
         """Full ones come last until then, and for the seconds in which the host may not have made
