@@ -12,12 +12,12 @@ from nova_gpu.virt.inventory import tracker
 class SavedWhenFreedTest(testtools.TestCase):
     def test_by_release(self) -> None:
         """Nova before 31.2 removes no record at once."""
-        for had in ({}, {"to_be_removed_when_freed": {"0000:04:00.0": mock.Mock()}}):
-            pci = types.SimpleNamespace(**had)
-            found = tracker.Tracker(lambda pci=pci: types.SimpleNamespace(pci_tracker=pci))
+        for attributes in ({}, {"to_be_removed_when_freed": {"0000:04:00.0": mock.Mock()}}):
+            pci = types.SimpleNamespace(**attributes)
+            find = mock.Mock(return_value=types.SimpleNamespace(pci_tracker=pci))
             for _ in range(2):  # a period after the other
-                found.save_freed()
-            self.assertEqual(had.keys(), vars(pci).keys())
-            for record in had.get("to_be_removed_when_freed", {}).values():
+                tracker.Tracker(find).save_freed()
+            self.assertEqual(attributes.keys(), vars(pci).keys())
+            for record in attributes.get("to_be_removed_when_freed", {}).values():
                 pci.to_be_removed_when_freed.pop("0000:04:00.0", None)
                 record.save.assert_called_once_with()
