@@ -55,8 +55,8 @@ def gpu_request_filter(
     :raises RequestFilterFailed: if the extra specs are invalid, no host could give such a GPU to a
         guest with this image, or quota refuses it; the reason becomes the instance's fault
     """
-    requested_ = requested_gpus.from_spec(request_spec)
-    flavor, whole = requested_.flavor, None
+    gpu_request = requested_gpus.from_spec(request_spec)
+    flavor, whole = gpu_request.flavor, None
     try:
         flavor.check()
         if not flavor.requests:
@@ -66,14 +66,14 @@ def gpu_request_filter(
         if error and requested_gpus.instance_with_flavor(ctxt, request_spec) is None:
             raise error
         whole = flavor.whole
-        if whole and whole.arrangement.insists_on_near and requested_.pci_devices == 0:
+        if whole and whole.arrangement.insists_on_near and gpu_request.pci_devices == 0:
             raise exception.InvalidExtraSpec(
                 names.NEAR,
                 flavor.extra_specs[names.NEAR],
                 "the instance asks for no device of Nova's own passthrough",
                 f"{names.NEAR} together with pci_passthrough:alias or an SR-IOV port",
             )
-        if whole and requested_.is_hidden and whole.arrangement.peer_access is PeerAccess.REQUIRED:
+        if whole and gpu_request.is_hidden and whole.arrangement.peer_access is PeerAccess.REQUIRED:
             raise exception.InvalidExtraSpec(
                 names.PEER_ACCESS,
                 flavor.extra_specs[names.PEER_ACCESS],
@@ -81,7 +81,7 @@ def gpu_request_filter(
                 f"image's {names.IMAGE_HIDDEN} hides",
                 "an image without it",
             )
-        machine_type = requested_.unfit_machine_type if whole else None
+        machine_type = gpu_request.unfit_machine_type if whole else None
         needs_known = any(map(query.needs_known, flavor.requests)) or machine_type
         known = placement.known_traits(ctxt) if needs_known else frozenset()
         spelled_out: dict[str, str] | None = dict(flavor.extra_specs)
@@ -90,7 +90,7 @@ def gpu_request_filter(
                 spelled_out or {},
                 request,
                 known,
-                image_says=requested_.image_names_gpus,
+                image_says=gpu_request.image_names_gpus,
                 by_model=CONF.gpu.count_models,
             )
             if spelled_out is None:
@@ -131,12 +131,12 @@ def gpu_candidates_filter(
 
     :raises RequestFilterFailed: with the reason, which becomes the instance's fault
     """
-    requested_ = requested_gpus.from_spec(request_spec)
-    flavor, reason = requested_.flavor, None
+    gpu_request = requested_gpus.from_spec(request_spec)
+    flavor, reason = gpu_request.flavor, None
     try:
         if flavor.requests:
             reason = _why_not(ctxt, request_spec, flavor.requests)
-        elif requested_.image_names_gpus:
+        elif gpu_request.image_names_gpus:
             reason = _by_image(ctxt, request_spec)
     except exception.PlacementFailed as e:
         LOG.warning("Cannot tell whether a host has the requested GPUs, leaving it to Nova: %s", e)
