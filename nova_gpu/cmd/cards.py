@@ -13,9 +13,9 @@ import prettytable
 
 from nova_gpu.cmd import card_facts, holders, host_check, options, this_host
 from nova_gpu.cmd.output import NO_CARDS, Format, print_json
-from nova_gpu.core import availability
-from nova_gpu.core.availability import Reasons, Source
+from nova_gpu.core import unavailability
 from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.unavailability import Reasons, Source
 from nova_gpu.core.vgpu import vgpu_capacity
 from nova_gpu.core.vgpu.vgpu import DividedCard
 from nova_gpu.host.state import proofs, quarantine
@@ -98,7 +98,7 @@ def read(discovery: Discovery, watch: monitor.Watch | None = None) -> list[Card]
     linked = discovery.joined_cards.beside_parts(
         (g for g in gpus if g.address not in divided), divided
     )
-    reasons = availability.merge(
+    reasons = unavailability.merge(
         quarantine.unavailable(discovery.quarantine, gpus, discovery.roots),
         watch.look(gpus),
         quarantine.unbound(discovery.deliveries.unbound, gpus),

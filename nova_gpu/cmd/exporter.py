@@ -20,9 +20,9 @@ from nova_gpu.cmd import arguments, cards, holders, this_host
 from nova_gpu.cmd.cards import Card
 from nova_gpu.conf import CONF, NOVAS
 from nova_gpu.core import device, exception
-from nova_gpu.core.availability import Source
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.unavailability import Source
 from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.pci import acs
 from nova_gpu.virt import counters

@@ -15,11 +15,11 @@ from typing import Any
 from nova_gpu.cmd import board, this_host
 from nova_gpu.cmd.output import NO_CARDS, Format, print_json
 from nova_gpu.conf import CONF, NOVAS
-from nova_gpu.core import availability, printable, vendors
-from nova_gpu.core.availability import Reasons, Source
+from nova_gpu.core import printable, unavailability, vendors
 from nova_gpu.core.guest import address_space
 from nova_gpu.core.guest.address_space import Guest
 from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.unavailability import Reasons, Source
 from nova_gpu.core.vgpu.vgpu import DividedCard
 from nova_gpu.host import pci_errors as host_health
 from nova_gpu.host import processes, processor
@@ -62,7 +62,7 @@ def check(discovery: Discovery, root: pathlib.Path) -> list[Finding]:
     """
     gpus = discovery.find()
     parts, others = discovery.in_parts(gpus)
-    reasons = availability.merge(
+    reasons = unavailability.merge(
         quarantine.unavailable(discovery.quarantine, gpus, discovery.roots),
         quarantine.unbound(discovery.deliveries.unbound, gpus),
         others,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from nova_gpu.core.availability import Source, Unavailable
+from nova_gpu.core.unavailability import Source, Unavailable
 
 # Xid 79 is "GPU has fallen off the bus": the card may answer again and fail again, so only a person
 # can declare it healthy.

@@ -6,8 +6,8 @@ from __future__ import annotations
 import os
 
 from nova_gpu.core import model
-from nova_gpu.core.availability import Scope, Source, Unavailable
 from nova_gpu.core.health_verdict import ErrorCounts
+from nova_gpu.core.unavailability import Scope, Source, Unavailable
 from nova_gpu.host.nvidia import proc
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots

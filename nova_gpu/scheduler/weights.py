@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scheduler weigher, which gives the best host for a request the largest weight.
 
+What makes a host better, and in which order, is :func:`nova_gpu.core.scheduling.rank.rank`.
+
 ::
 
     [filter_scheduler]

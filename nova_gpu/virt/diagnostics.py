@@ -11,10 +11,10 @@ from typing import Any
 
 from oslo_log import log as logging
 
-from nova_gpu.core import availability, device, exception, names
-from nova_gpu.core.availability import Reasons
+from nova_gpu.core import device, exception, names, unavailability
 from nova_gpu.core.card_sets import Module
 from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.unavailability import Reasons
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.host.roots import Roots
@@ -79,6 +79,6 @@ def _facts(gpu: GPU, reasons: Reasons, modules: Mapping[PciAddress, Module]) -> 
         "product": gpu.product.key,
         "name": gpu.product.name,
         "numa_node": gpu.numa_node,
-        "trouble": availability.text(reasons),
+        "trouble": unavailability.text(reasons),
     }
     return facts | ({"module": modules[gpu.address]} if gpu.address in modules else {})

@@ -12,7 +12,7 @@ from nova.virt.libvirt import host as libvirt_host
 
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import diagnostics, libvirt_version
-from nova_gpu.virt.card_inspection import Cards
+from nova_gpu.virt.availability import Cards
 from nova_gpu.virt.health import failed_starts, monitor
 from nova_gpu.virt.health.failed_starts import FailedStarts
 from nova_gpu.virt.health.xids import Xids

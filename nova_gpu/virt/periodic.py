@@ -16,7 +16,7 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import boundary, device, exception
 from nova_gpu.host import service_socket
 from nova_gpu.virt import counters
-from nova_gpu.virt.card_inspection import Cards
+from nova_gpu.virt.availability import Cards
 from nova_gpu.virt.delivery import service
 from nova_gpu.virt.inventory.assignment import InstanceDevices
 from nova_gpu.virt.lifecycle import left_domains

@@ -11,10 +11,10 @@ from oslo_log import log as logging
 
 from nova_gpu import notifications
 from nova_gpu.conf import CONF
-from nova_gpu.core import availability, device
-from nova_gpu.core.availability import Reasons, Scope, Source, Unavailable
+from nova_gpu.core import device, unavailability
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, PciAddress, Product
+from nova_gpu.core.unavailability import Reasons, Scope, Source, Unavailable
 from nova_gpu.notifications import Event, EventType
 from nova_gpu.virt import counters
 from nova_gpu.virt.inventory.card_groups import CardGroups
@@ -95,8 +95,8 @@ class Reporter:
         cards = {gpu.address: gpu for gpu in gpus}
         cards |= {address: group.gpus[address] for address, group in groups.items()}
         grouped = (own for group in card_groups.values() for own in group.unavailable.items())
-        known = {address: availability.worst(reasons) for address, reasons in grouped}
-        others = {a: availability.of_host(own) for a, own in unavailable.items()}
+        known = {address: unavailability.worst(reasons) for address, reasons in grouped}
+        others = {a: unavailability.of_host(own) for a, own in unavailable.items()}
         now = {(a, (known if a in groups else others).get(a)) for a in cards}
         for address, reason in sorted(now - self._former_reasons, key=lambda item: item[0]):
             card = cards[address]

@@ -33,7 +33,7 @@ from oslo_utils.fixture import uuidsentinel as uuids
 
 from nova_gpu.cmd import host_check
 from nova_gpu.conf import CONF
-from nova_gpu.core import availability, exception, health_verdict
+from nova_gpu.core import exception, health_verdict, unavailability
 from nova_gpu.core.health_verdict import NvmlHealth
 from nova_gpu.core.model import GPU, MIGInstance, PciAddress
 from nova_gpu.core.vgpu.vgpu import Slot
@@ -102,7 +102,7 @@ class Machine:
         if self.watch:
             self.ends.enter_context(mock.patch.object(self.watch, "_ask_at", 0.0))
             host_discovery = discovery.Discovery(libvirt_version=lambda: self.libvirt_version)
-            return availability.text(self.watch.look(host_discovery.find()).get(_ADDRESS, ()))
+            return unavailability.text(self.watch.look(host_discovery.find()).get(_ADDRESS, ()))
         if self.by_option:
             try:
                 for number in virtual_functions.parse(CONF.gpu.virtual_functions).values():
@@ -119,9 +119,9 @@ class Machine:
                 return str(error)
             if shared := self.service.gpus.vgpus.cards.look.cards.get(_ADDRESS):
                 own = shared.unavailable.get(min(shared.card.parents))
-                return availability.text(own or next(iter(shared.unavailable.values()), ()))
+                return unavailability.text(own or next(iter(shared.unavailable.values()), ()))
             for group in self.service.gpus.assigned.card_inventory.groups().values():
-                return availability.text(group.unavailable.get(min(group.gpus), ()))
+                return unavailability.text(group.unavailable.get(min(group.gpus), ()))
             return None
         if self.by_check:
             finding = self.check()
@@ -134,7 +134,7 @@ class Machine:
         parts, others = host_discovery.in_parts(cards.values())
         if _ADDRESS in parts:
             return None
-        return availability.text(others.get(_ADDRESS) or host_discovery.of_card(cards[_ADDRESS]))
+        return unavailability.text(others.get(_ADDRESS) or host_discovery.of_card(cards[_ADDRESS]))
 
     def check(self) -> host_check.Finding:
         host_discovery = discovery.Discovery(libvirt_version=lambda: self.libvirt_version)
@@ -565,7 +565,7 @@ def start_after_guests_that_fail_with_all(on: Machine) -> None:
 
 
 def put_in_quarantine(
-    on: Machine, fault: availability.Unavailable, until_boot: str | None = None
+    on: Machine, fault: unavailability.Unavailable, until_boot: str | None = None
 ) -> None:
     on.add(driver="vfio-pci")
     on.text()

@@ -7,9 +7,9 @@ import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Set
 
 from nova_gpu.core import device as devices
-from nova_gpu.core.availability import Reasons
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, GroupKey, PciAddress, Product
+from nova_gpu.core.unavailability import Reasons
 from nova_gpu.core.vgpu import vgpu_capacity
 from nova_gpu.core.vgpu.vgpu import DividedCard, Slot, VGPUType
 from nova_gpu.core.vgpu.vgpu_capacity import CardCapacity

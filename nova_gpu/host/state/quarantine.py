@@ -32,8 +32,8 @@ from typing import Any
 from oslo_utils import timeutils
 
 from nova_gpu.core import exception
-from nova_gpu.core.availability import Reasons, Source, Unavailable
 from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.unavailability import Reasons, Source, Unavailable
 from nova_gpu.host.pci import identity
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import files

@@ -19,8 +19,8 @@ from oslo_log import log as logging
 
 import nova_gpu.privsep.vfio
 from nova_gpu.core import boundary, device, exception
-from nova_gpu.core.availability import Reasons, Source, Unavailable
 from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.unavailability import Reasons, Source, Unavailable
 from nova_gpu.host.pci import iommu
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import quarantine

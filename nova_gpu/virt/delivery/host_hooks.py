@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from nova_gpu.core.availability import Reasons
 from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.unavailability import Reasons
 
 if TYPE_CHECKING:
     from nova import objects

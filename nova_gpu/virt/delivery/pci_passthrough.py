@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The delivery of whole cards to KVM and QEMU guests: PCI functions bound to vfio-pci."""
+"""The delivery of whole cards to KVM and QEMU guests: PCI functions bound to vfio-pci.
+
+:mod:`nova_gpu.virt.delivery.domain_xml` has the elements that a domain gets for them.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The deliveries of vGPUs as libvirt hostdevs, one class for each kind of vGPU.
 
-A new kind is a class here and its place in :func:`of_machines`.
+A new kind is a member of :class:`nova_gpu.core.vgpu.vgpu.VGPUKind`, a class here, and its place in
+:func:`of_machines`.
 """
 
 from __future__ import annotations

@@ -26,9 +26,9 @@ from oslo_log import log as logging
 
 from nova_gpu.conf import NOVAS
 from nova_gpu.core import exception, printable
-from nova_gpu.core.availability import Reasons, Source, Unavailable
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.unavailability import Reasons, Source, Unavailable
 from nova_gpu.core.vgpu.vgpu import DividedCard, VGPUKind
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots

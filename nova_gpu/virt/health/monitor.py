@@ -9,9 +9,9 @@ from collections.abc import Callable, Collection, Mapping
 from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import availability, health_verdict
-from nova_gpu.core.availability import Reasons, Scope, Source, Unavailable
+from nova_gpu.core import health_verdict, unavailability
 from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.unavailability import Reasons, Scope, Source, Unavailable
 from nova_gpu.host import pci_errors as host_health
 from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.pci import iommu
@@ -55,7 +55,7 @@ class Watch:
             self._ask_nvml(gpus)
             self._ask_at = time.monotonic() + CONF.gpu.health_interval
         self._count(gpus)
-        return availability.merge({gpu.address: self._faults(gpu) for gpu in gpus})
+        return unavailability.merge({gpu.address: self._faults(gpu) for gpu in gpus})
 
     def _faults(self, gpu: GPU) -> Reasons:
         faults = (

@@ -16,9 +16,9 @@ from oslo_log import log as logging
 import nova_gpu.privsep.readings
 from nova_gpu.conf import CONF, NOVAS
 from nova_gpu.core import boundary, exception, health_verdict
-from nova_gpu.core.availability import Reasons, Source, Unavailable
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.unavailability import Reasons, Source, Unavailable
 from nova_gpu.core.vgpu import vgpu_capacity
 from nova_gpu.core.vgpu.vgpu import Slot, of_slot
 from nova_gpu.core.vgpu.vgpu_group import SharedCard

@@ -6,11 +6,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from nova_gpu.core import availability, release
-from nova_gpu.core.availability import Reasons, Scope, Source, Unavailable
+from nova_gpu.core import release, unavailability
 from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup, GroupKey, PciAddress, Product
 from nova_gpu.core.scheduling import stats
 from nova_gpu.core.topology import topology
+from nova_gpu.core.unavailability import Reasons, Scope, Source, Unavailable
 
 GONE = Unavailable("it is no longer on the PCI bus", "", Source.BUS, Scope.ALL)
 REPLACED = Unavailable("another product is at its address now", "", Source.BUS, Scope.ALL)
@@ -48,7 +48,7 @@ def offered(
         key = group_key(gpu, mode)
         known = _group_of(before, key, gpu.address) is not None
         reasons = unavailable.get(gpu.address, ())
-        if known or not availability.of_host(reasons):
+        if known or not unavailability.of_host(reasons):
             if gpu.product.memory_mib is None and gpu.product.key in sized:
                 reasons = (*reasons, _UNSIZED)
             groups[key] = _with(groups.get(key), key, gpu, reasons)
@@ -111,7 +111,7 @@ def reserving(groups: CardGroups, reasons: Mapping[PciAddress, Reasons]) -> Card
     reserved = {}
     for key, group in groups.items():
         own = {address: reasons[address] for address in reasons if address in group.gpus}
-        unavailable = availability.merge(own, group.unavailable)
+        unavailable = unavailability.merge(own, group.unavailable)
         reserved[key] = dataclasses.replace(group, unavailable=unavailable)
     return reserved
 
@@ -178,7 +178,7 @@ def _with(group: GPUGroup | None, key: GroupKey, gpu: GPU, reasons: Reasons) -> 
     product = dataclasses.replace(
         product, memory_mib=min(sizes, default=None), name=_name(product, gpus.values())
     )
-    unavailable = availability.merge(group.unavailable, {gpu.address: reasons})
+    unavailable = unavailability.merge(group.unavailable, {gpu.address: reasons})
     return dataclasses.replace(group, product=product, gpus=gpus, unavailable=unavailable)
 
 

@@ -9,8 +9,7 @@ import threading
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Set
 from typing import Any
 
-from nova_gpu.core import availability, device, flavor_mismatch, names
-from nova_gpu.core.availability import Reasons, Scope
+from nova_gpu.core import device, flavor_mismatch, names, unavailability
 from nova_gpu.core.device import Device
 from nova_gpu.core.flavor.placement_policy import Topology
 from nova_gpu.core.flavor.request import FlavorRequest
@@ -19,6 +18,7 @@ from nova_gpu.core.placement import inventory
 from nova_gpu.core.scheduling.stats import Divided, Reserved
 from nova_gpu.core.topology import choose, topology
 from nova_gpu.core.topology.choose import Beside
+from nova_gpu.core.unavailability import Reasons, Scope
 from nova_gpu.virt.delivery import guest_address_space
 from nova_gpu.virt.delivery.deliveries import Deliveries
 from nova_gpu.virt.health.failed_starts import FailedStarts
@@ -85,7 +85,7 @@ class CardInventory(DeviceInventory[GPUGroup, PciAddress]):
             address
             for group in self._groups.values()
             for address in group.gpus
-            if not availability.for_all(group.unavailable.get(address, ()))
+            if not unavailability.for_all(group.unavailable.get(address, ()))
         )
 
     def _unavailable_cards(self, group: GPUGroup) -> frozenset[PciAddress]:
@@ -153,7 +153,7 @@ class CardInventory(DeviceInventory[GPUGroup, PciAddress]):
     def _obstacle(self, group: GPUGroup, key: PciAddress) -> str | None:
         if key not in group.gpus:
             return "it is not on this host"
-        reason = availability.for_all(group.unavailable.get(key, ()))
+        reason = unavailability.for_all(group.unavailable.get(key, ()))
         return None if reason is None else str(reason)
 
     def _grant(self, group: GPUGroup, key: PciAddress) -> GPU:

@@ -18,9 +18,9 @@ from oslo_log import log as logging
 
 import nova_gpu.privsep
 from nova_gpu.conf import CONF, NOVAS
-from nova_gpu.core import availability, boundary, device, exception, vendors
-from nova_gpu.core.availability import Reasons, Scope, Source, Unavailable
+from nova_gpu.core import boundary, device, exception, unavailability, vendors
 from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.unavailability import Reasons, Scope, Source, Unavailable
 from nova_gpu.core.vgpu import vgpu_capacity
 from nova_gpu.core.vgpu.vgpu import FUNCTION_TYPE, DividedCard, Slot, is_function_type
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
@@ -173,7 +173,7 @@ class Discovery:
             from new instances only
         """
         gpus = tuple(cards)
-        reasons = availability.merge(
+        reasons = unavailability.merge(
             {gpu.address: self.of_card(gpu, is_given=gpu.address in given_whole) for gpu in gpus}
         )
         if self.delivery.shares_driver:

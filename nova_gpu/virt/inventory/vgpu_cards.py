@@ -10,10 +10,10 @@ from types import MappingProxyType
 
 from oslo_log import log as logging
 
-from nova_gpu.core import availability, device
-from nova_gpu.core.availability import Reasons, Scope, Source, Unavailable
+from nova_gpu.core import device, unavailability
 from nova_gpu.core.device import Device, slots
 from nova_gpu.core.model import GPU, GroupKey, PciAddress
+from nova_gpu.core.unavailability import Reasons, Scope, Source, Unavailable
 from nova_gpu.core.vgpu.vgpu import (
     UNKNOWN,
     DividedCard,
@@ -142,7 +142,7 @@ class VGPUCards:
                     if before.card.has_instances and address in others:
                         # An instance may start with the MIG instance that it has, if its nodes
                         # exist; only new instances are refused.
-                        reasons = availability.to_new(others[address])
+                        reasons = unavailability.to_new(others[address])
                     else:
                         gone = _NOT_DIVIDED if address in gpus else card_groups.GONE
                         reasons = others.get(address, (gone,))
@@ -168,7 +168,7 @@ class VGPUCards:
         """Add *reasons* against offering vGPUs of cards, until the next :meth:`judge`."""
         with self._lock:
             own = {card: reasons[card] for card in self._judged if card in reasons}
-            self._judged = {**self._judged, **availability.merge(own, self._judged)}
+            self._judged = {**self._judged, **unavailability.merge(own, self._judged)}
             self._take_in(self._read.cards, self._read.there)
 
     def reserve_parts(self, source: Source, reasons: Mapping[Device, Reasons]) -> None:
@@ -280,16 +280,16 @@ class VGPUCards:
     def _as_judged(self, card: SharedCard) -> SharedCard:
         address = card.gpu.address
         own: dict[Device, Reasons] = {address: self._judged.get(address, (_NOT_JUDGED,))}
-        parts = availability.merge(*self._parts.values())
+        parts = unavailability.merge(*self._parts.values())
         own |= {part: parts[part] for part in parts if card.has(part)}
-        unavailable = availability.merge(card.unavailable, own)
+        unavailable = unavailability.merge(card.unavailable, own)
         functions = device.cards(unavailable) - {address}
         return dataclasses.replace(card, unavailable=unavailable).without(functions)
 
     def _say(self) -> None:
         """Log which cards have begun to be offered as vGPUs, or are no longer, and why."""
         cards = self.look.cards.items()
-        now = {address: availability.worst(card.reasons) for address, card in cards}
+        now = {address: unavailability.worst(card.reasons) for address, card in cards}
         for address, reason in sorted(
             now.items() - self._former_reasons.items(), key=lambda item: item[0]
         ):

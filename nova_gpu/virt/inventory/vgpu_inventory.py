@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from typing import Any
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import availability, device, flavor_mismatch
+from nova_gpu.core import device, flavor_mismatch, unavailability
 from nova_gpu.core.device import Device
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.model import GroupKey, PciAddress
@@ -80,7 +80,7 @@ class VGPUInventory(DeviceInventory[VGPUGroup, Slot]):
         card = group.card_of(key)
         if card is None:
             return "no card of this host has it"
-        reason = availability.for_all(card.reasons)
+        reason = unavailability.for_all(card.reasons)
         return str(reason) if reason else vgpu.LOST if card.lacks(key) else None
 
     def _grant(self, group: VGPUGroup, key: Slot) -> Slot:

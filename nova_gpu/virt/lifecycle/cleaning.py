@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cleaning of a card, or of a MIG instance, between two guests."""
+"""Cleaning of a card, or of a MIG instance, between two guests.
+
+A whole card of a KVM guest is reset by :func:`nova_gpu.host.vfio.binding.reset`.
+"""
 
 from __future__ import annotations
 

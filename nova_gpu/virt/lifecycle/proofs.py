@@ -15,9 +15,9 @@ from oslo_log import log as logging
 
 from nova_gpu.core import device as devices
 from nova_gpu.core import exception
-from nova_gpu.core.availability import Reasons, Source, Unavailable
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.unavailability import Reasons, Source, Unavailable
 from nova_gpu.core.vgpu import vgpu_capacity
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.host.mig import gpu_instances

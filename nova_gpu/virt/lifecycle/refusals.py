@@ -3,7 +3,7 @@
 
 Stock Nova lets libvirt try, and the instance ends in ERROR: QEMU cannot save the state of a PCI
 device, libvirt's LXC driver cannot save the state of a container, and Nova starts a container's
-rescue without mounting its disk.
+rescue without mounting its disk. The texts are in :mod:`nova_gpu.core.operation_refusals`.
 """
 
 from __future__ import annotations

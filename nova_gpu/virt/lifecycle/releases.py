@@ -19,10 +19,10 @@ from nova.compute import task_states
 from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import availability, device, exception
-from nova_gpu.core.availability import Reasons, Source, Unavailable
+from nova_gpu.core import device, exception, unavailability
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, PciAddress, Product
+from nova_gpu.core.unavailability import Reasons, Source, Unavailable
 from nova_gpu.host.pci import identity
 from nova_gpu.host.state import quarantine
 from nova_gpu.host.state.quarantine import Entry, Seen
@@ -291,7 +291,7 @@ class Releases:
         """
         unsaved = f"that cannot be written to {self._folder}"
         reasons_by_card = {a: (_reason(new, unsaved),) for a, new in tuple(self._unwritten.items())}
-        return availability.merge(reasons_by_card, self._proofs.unavailable())
+        return unavailability.merge(reasons_by_card, self._proofs.unavailable())
 
     def _reserve(self, reasons: Mapping[PciAddress, Reasons]) -> None:
         self._card_inventory.reserve(reasons)

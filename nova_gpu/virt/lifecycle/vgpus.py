@@ -25,10 +25,10 @@ from oslo_log import log as logging
 
 import nova_gpu.privsep
 from nova_gpu.conf import CONF
-from nova_gpu.core import availability, boundary, device, exception
-from nova_gpu.core.availability import Reasons, Scope, Source, Unavailable
+from nova_gpu.core import boundary, device, exception, unavailability
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, GroupKey, PciAddress, Product
+from nova_gpu.core.unavailability import Reasons, Scope, Source, Unavailable
 from nova_gpu.core.vgpu.vgpu import DividedCard, Slot, VGPUKind, device_uuid
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.host.mig import gpu_instances
@@ -372,7 +372,7 @@ class VGPUs:
         failing: dict[Device, Reasons] = {}
         for kind, functions in by_kind.items():
             failing.update(self._failed.failing(kind, functions).items())
-        unavailable = availability.merge(self._failed.unavailable(), failing)
+        unavailable = unavailability.merge(self._failed.unavailable(), failing)
         self.cards.reserve_parts(Source.STARTS, unavailable)
 
     def make_again(self) -> None:

@@ -18,13 +18,13 @@ from nova.virt import hardware
 from nova.virt.libvirt import host as libvirt_host
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import availability, boundary, device, exception, names
-from nova_gpu.core.availability import Reasons
+from nova_gpu.core import boundary, device, exception, names, unavailability
 from nova_gpu.core.device import Device
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.model import GPU, DeliveryMode, GroupKey, PciAddress
 from nova_gpu.core.topology import affinity
 from nova_gpu.core.topology.affinity import Policy
+from nova_gpu.core.unavailability import Reasons
 from nova_gpu.core.vgpu import vgpu_group
 from nova_gpu.core.vgpu.vgpu import UNKNOWN, DividedCard, Slot
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
@@ -190,10 +190,10 @@ def read_cards(
     if discovery.delivery.shares_driver:
         mig = (a for a, gpu in whole.items() if mig_layout.is_divided(gpu, discovery.roots))
         unread = frozenset(others).intersection(mig)
-    reasons = availability.merge(
+    reasons = unavailability.merge(
         {a: others[a] for a in unread},
         unavailable(whole.values()),
-        {a: availability.to_new(others[a]) for a in others.keys() - unread},
+        {a: unavailability.to_new(others[a]) for a in others.keys() - unread},
     )
     shared = tuple(gpu for gpu in gpus if gpu.address in parts)
     own = {address: reasons[address] for address in whole if reasons.get(address)}
@@ -207,7 +207,7 @@ def _unfit(discovery: Discovery, cards: HostCards) -> dict[Device, str]:
         if not (discovery.delivery.shares_driver or passthrough.is_with_vfio(gpu, discovery.roots)):
             driver = gpu.driver or "no driver"
             unfit[address] = f"it is bound to {driver} and not to vfio-pci; see nova-gpu host check"
-        elif reason := availability.for_all(cards.unavailable.get(address, ())):
+        elif reason := unavailability.for_all(cards.unavailable.get(address, ())):
             unfit[address] = str(reason)
     return unfit
 

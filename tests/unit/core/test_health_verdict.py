@@ -3,9 +3,9 @@ from __future__ import annotations
 
 import unittest
 
-from nova_gpu.core import availability, health_verdict
-from nova_gpu.core.availability import Scope, Source, Unavailable
+from nova_gpu.core import health_verdict, unavailability
 from nova_gpu.core.health_verdict import ErrorCounts, NvmlHealth
+from nova_gpu.core.unavailability import Scope, Source, Unavailable
 
 
 class TestBusErrors(unittest.TestCase):
@@ -81,20 +81,22 @@ NO_IOMMU = Unavailable("no IOMMU is on", "turn it on", Source.HOST, Scope.ALL)
 class AvailabilityTest(unittest.TestCase):
     def test_text(self) -> None:
         self.assertEqual(("it is in quarantine; replace it", "it is gone"), (str(KEPT), str(GONE)))
-        self.assertEqual((None, "it is gone"), (availability.text(()), availability.text((GONE,))))
+        self.assertEqual(
+            (None, "it is gone"), (unavailability.text(()), unavailability.text((GONE,)))
+        )
 
     def test_merge(self) -> None:
         """In the order of the maps, each reason once; who has none is offered"""
-        reasons = availability.merge({"a": (KEPT,), "b": ()}, {"a": (GONE, KEPT), "c": (GONE,)})
+        reasons = unavailability.merge({"a": (KEPT,), "b": ()}, {"a": (GONE, KEPT), "c": (GONE,)})
         self.assertEqual({"a": (KEPT, GONE), "c": (GONE,)}, reasons)
 
     def test_worst(self) -> None:
-        self.assertEqual(GONE, availability.worst((KEPT, GONE, NO_IOMMU)))
-        self.assertEqual((KEPT, None), (availability.worst((KEPT,)), availability.worst(())))
-        self.assertIsNone(availability.for_all((KEPT,)))
-        self.assertIsNone(availability.for_all(availability.to_new((GONE, NO_IOMMU))))
+        self.assertEqual(GONE, unavailability.worst((KEPT, GONE, NO_IOMMU)))
+        self.assertEqual((KEPT, None), (unavailability.worst((KEPT,)), unavailability.worst(())))
+        self.assertIsNone(unavailability.for_all((KEPT,)))
+        self.assertIsNone(unavailability.for_all(unavailability.to_new((GONE, NO_IOMMU))))
 
     def test_what_is_not_published(self) -> None:
-        self.assertEqual(NO_IOMMU, availability.of_host((KEPT, GONE, NO_IOMMU)))
-        self.assertIsNone(availability.of_host((KEPT, GONE)))
+        self.assertEqual(NO_IOMMU, unavailability.of_host((KEPT, GONE, NO_IOMMU)))
+        self.assertIsNone(unavailability.of_host((KEPT, GONE)))
         self.assertEqual([False, True, False], [r.is_fault for r in (KEPT, GONE, NO_IOMMU)])

@@ -15,10 +15,10 @@ from oslotest import base
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
-from nova_gpu.core.availability import Source, Unavailable
 from nova_gpu.core.flavor import request
 from nova_gpu.core.flavor.parsers import OnStop
 from nova_gpu.core.model import PciAddress
+from nova_gpu.core.unavailability import Source, Unavailable
 from nova_gpu.host.state import quarantine
 from nova_gpu.virt.lifecycle.start import Kind
 from tests.fixtures import ailments, hosts, nodes

@@ -13,8 +13,8 @@ import fixtures
 from nova import objects
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import availability, exception
-from nova_gpu.virt import card_inspection, counters
+from nova_gpu.core import exception, unavailability
+from nova_gpu.virt import availability, counters
 from nova_gpu.virt.inventory import discovery
 from nova_gpu.virt.inventory.card_inventory import CardInventory
 from tests.fixtures.bases.compute import ONE, TWO, ComputeTestCase
@@ -30,7 +30,7 @@ class HostGPUsTest(ComputeTestCase):
     def offered(self) -> dict[str, str | None]:
         """The whole cards, each with why nobody new is given it"""
         return {
-            str(a): availability.text(group.unavailable.get(a, ()))
+            str(a): unavailability.text(group.unavailable.get(a, ()))
             for group in self.gpus._card_inventory.groups().values()
             for a in group.gpus
         }
@@ -69,7 +69,7 @@ class HostGPUsTest(ComputeTestCase):
         """Until one does not"""
         seen = counters.read(pathlib.Path(CONF.state_path))
         self.assertEqual(3, seen.free)
-        with fixtures.MockPatchObject(card_inspection.Cards, "look", side_effect=ZeroDivisionError):
+        with fixtures.MockPatchObject(availability.Cards, "look", side_effect=ZeroDivisionError):
             self.gpus.periods.refresh()
         self.assertIn("GPU discovery failed", self.log.output)
         self.assertEqual(seen, counters.read(pathlib.Path(CONF.state_path)))

@@ -11,10 +11,10 @@ from oslo_config import fixture as config_fixture
 from oslotest import base
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import availability
-from nova_gpu.core.availability import Scope
+from nova_gpu.core import unavailability
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import DeliveryMode, PciAddress, Product
+from nova_gpu.core.unavailability import Scope
 from nova_gpu.notifications import Event
 from nova_gpu.virt import reporter
 from nova_gpu.virt.inventory import card_groups
@@ -59,7 +59,7 @@ class ReportTest(BulletinTest):
         owners: Mapping[PciAddress, Owner] | None = None,
     ) -> None:
         own = {a: cards.reasons(text, scope=Scope.ALL) for a, text in (obstacles or {}).items()}
-        unavailable = availability.merge(cards.unavailable(faults, reserved), own)
+        unavailable = unavailability.merge(cards.unavailable(faults, reserved), own)
         mode = DeliveryMode.LXC
         self.groups = card_groups.offered(self.cards, self.groups, mode, unavailable)
         self.reporter.report(self.cards, unavailable, self.groups, owners or {})

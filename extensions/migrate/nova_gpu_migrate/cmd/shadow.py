@@ -16,8 +16,8 @@ from nova_gpu.cmd import card_facts, host_check, options, services, this_host, w
 from nova_gpu.cmd.output import Format, print_json
 from nova_gpu.conf import CONF
 from nova_gpu.core import boundary, names, printable
-from nova_gpu.core.availability import Reasons
 from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.unavailability import Reasons
 from nova_gpu.host.state import quarantine
 from nova_gpu.virt.inventory.discovery import Discovery
 from nova_gpu.virt.verify import gather

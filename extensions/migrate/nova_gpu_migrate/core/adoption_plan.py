@@ -9,7 +9,7 @@ import functools
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from nova_gpu.core import availability, exception, flavor_mismatch, names
+from nova_gpu.core import exception, flavor_mismatch, names, unavailability
 from nova_gpu.core.flavor import parsers, request, validation
 from nova_gpu.core.model import GPU, PciAddress, Product
 from nova_gpu.core.placement import group_traits
@@ -520,7 +520,7 @@ def _of_cards(
     hardware: Hardware,
 ) -> Iterator[Obstacle]:
     for card in cards:
-        if reason := availability.for_all(hardware.reasons.get(card, ())):
+        if reason := unavailability.for_all(hardware.reasons.get(card, ())):
             yield Obstacle(f"{card} cannot be given to guests: {reason.reason}", reason.remedy)
         if card in hardware.parts:
             yield Obstacle(

@@ -9,9 +9,9 @@ import enum
 from collections.abc import Mapping, Sequence
 
 from nova_gpu.core import exception, names
-from nova_gpu.core.availability import Reasons
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.unavailability import Reasons
 from nova_gpu.core.vgpu.vgpu import DividedCard, Slot
 from nova_gpu_migrate.core.former import AliasRequest, Former
 

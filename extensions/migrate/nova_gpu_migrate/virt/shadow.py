@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from nova import context as nova_context
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import availability, device, names
+from nova_gpu.core import device, names, unavailability
 from nova_gpu.core.model import GPU, PciAddress, Product
 from nova_gpu.core.vgpu import vgpu_capacity, vgpu_group
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
@@ -372,7 +372,7 @@ def _cards(
         known = users.get(address, ()), provider_names.get(address, ())
         start, release, cleaning = _steps(discovery, gpu)
         named = functions.intersection(gpu.functions)
-        reason = availability.text(cards.unavailable.get(address, ()))
+        reason = unavailability.text(cards.unavailable.get(address, ()))
         yield ShadowCard(gpu, reason, *known, start, release, cleaning, named)
     for gpu in cards.shared:
         yield ShadowCard(gpu, None, users.get(gpu.address, ()), provider_names.get(gpu.address, ()))

@@ -7,7 +7,7 @@ import os
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from nova_gpu.core import availability, model
+from nova_gpu.core import model, unavailability
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, MIGInstance, PciAddress
 from nova_gpu.core.vgpu.vgpu import Slot
@@ -156,7 +156,7 @@ class QuarantineTest(HostTestCase):
     def reason(self, card: model.GPU | None = None) -> str | None:
         card = card or self.card
         reasons = quarantine.unavailable(self.folder, [card], self.host.roots)
-        return availability.text(reasons.get(card.address, ()))
+        return unavailability.text(reasons.get(card.address, ()))
 
     def test_another_product_is_another_card(self) -> None:
         self.put()

@@ -6,8 +6,8 @@ import types
 
 import fixtures
 
-from nova_gpu.core.availability import Source
 from nova_gpu.core.model import PciAddress
+from nova_gpu.core.unavailability import Source
 from nova_gpu.core.vgpu.vgpu import VGPUKind
 from nova_gpu.virt.health import failed_starts
 from tests.fixtures import cards, kernel

@@ -8,9 +8,9 @@ import fixtures
 from oslo_config import fixture as config_fixture
 
 from nova_gpu.conf import CONF
-from nova_gpu.core.availability import Scope, Unavailable
 from nova_gpu.core.health_verdict import NvmlHealth
 from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.unavailability import Scope, Unavailable
 from nova_gpu.host.pci import discovery
 from nova_gpu.virt.health import monitor
 from tests.fixtures import ailments, cards

@@ -7,8 +7,8 @@ import fixtures
 from oslotest import base
 
 from nova_gpu.conf import CONF
-from nova_gpu.core.availability import Unavailable
 from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.unavailability import Unavailable
 from nova_gpu.core.vgpu.vgpu import DividedCard, Parent, VGPUKind, VGPUType
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.host.pci import discovery

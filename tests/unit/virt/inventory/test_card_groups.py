@@ -6,9 +6,9 @@ import unittest
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from nova_gpu.core import availability
-from nova_gpu.core.availability import Reasons, Scope
+from nova_gpu.core import unavailability
 from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup, GroupKey, PciAddress, Product
+from nova_gpu.core.unavailability import Reasons, Scope
 from nova_gpu.virt.inventory import card_groups
 from tests.fixtures import cards
 
@@ -27,14 +27,16 @@ def look(
     unavailable: Mapping[PciAddress, Reasons] = MappingProxyType({}),
 ) -> card_groups.CardGroups:
     no_node = cards.reasons("no node", scope=Scope.ALL)
-    reasons = availability.merge(unavailable, dict.fromkeys(cards.addresses(*obstructed), no_node))
+    reasons = unavailability.merge(
+        unavailable, dict.fromkeys(cards.addresses(*obstructed), no_node)
+    )
     return card_groups.offered(gpus, before, DeliveryMode.LXC, reasons)
 
 
 def reserved(group: GPUGroup) -> dict[PciAddress, str]:
     """The cards that new instances alone are not given"""
     reasons = group.unavailable.items()
-    return {a: str(own[0]) for a, own in reasons if availability.for_all(own) is None}
+    return {a: str(own[0]) for a, own in reasons if unavailability.for_all(own) is None}
 
 
 class NameTest(unittest.TestCase):
@@ -78,7 +80,7 @@ class OfferTest(unittest.TestCase):
                 key: {
                     str(a): reason and str(reason)
                     for a in group.gpus
-                    for reason in [availability.for_all(group.unavailable.get(a, ()))]
+                    for reason in [unavailability.for_all(group.unavailable.get(a, ()))]
                 }
                 for key, group in groups.items()
             },

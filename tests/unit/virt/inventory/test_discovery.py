@@ -7,7 +7,7 @@ import fixtures
 from oslo_config import fixture as config_fixture
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import availability, exception
+from nova_gpu.core import exception, unavailability
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu.vgpu import DividedCard, Parent, VGPUKind, VGPUType
 from nova_gpu.virt import card_sets
@@ -35,7 +35,7 @@ class SurveyTestCase(verbs.VerbTestCase):
     def obstacle(self, virt_type: str, *device_spec: object) -> str | None:
         host_discovery = self.discovery(virt_type, *device_spec)
         (card,) = host_discovery.find()
-        return availability.text(host_discovery.of_card(card))
+        return unavailability.text(host_discovery.of_card(card))
 
 
 class HypervisorTest(SurveyTestCase):

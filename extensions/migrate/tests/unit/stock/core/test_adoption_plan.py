@@ -6,10 +6,10 @@ import unittest
 from collections.abc import Mapping
 from typing import Any
 
-from nova_gpu.core.availability import Scope, Source, Unavailable
 from nova_gpu.core.flavor import request
 from nova_gpu.core.model import GPU, PciAddress, Product
 from nova_gpu.core.topology import affinity
+from nova_gpu.core.unavailability import Scope, Source, Unavailable
 from nova_gpu.core.vgpu.vgpu import DividedCard, Parent, Slot, VGPUKind, VGPUType, device_uuid
 from nova_gpu_migrate.core import adoption_plan
 from nova_gpu_migrate.core.former import AliasRequest

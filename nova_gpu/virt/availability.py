@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from oslo_log import log as logging
 
-from nova_gpu.core import availability, exception
-from nova_gpu.core.availability import Source, Unavailable
+from nova_gpu.core import exception, unavailability
+from nova_gpu.core.unavailability import Source, Unavailable
 from nova_gpu.virt.health.monitor import Watch
 from nova_gpu.virt.health.xids import Xids
 from nova_gpu.virt.inventory import discovery
@@ -64,7 +64,7 @@ class Cards:
         whole = [gpu for gpu in gpus if gpu.address not in divided]
         may_go = [gpu for gpu in whole if gpu.address not in given_whole]
         linked = self.discovery.joined_cards.beside_parts(may_go, divided.keys())
-        of_cards = availability.merge(
+        of_cards = unavailability.merge(
             self.discovery.quarantined(gpus),
             self.releases.unavailable(),
             self.watch.look(gpus),
@@ -72,7 +72,7 @@ class Cards:
         )
         self.xids.forget(gpus)
         self.vgpus.cards.judge(of_cards)
-        unavailable = availability.merge(
+        unavailable = unavailability.merge(
             of_cards,
             discovery.of_all(Source.DIVISION, linked),
             self.discovery.unavailable(whole, given_whole),
@@ -81,7 +81,7 @@ class Cards:
         )
         # Before any of these cards is offered
         shared = self.vgpus.shared_with_containers()
-        refused = {a for a, own in unavailable.items() if availability.of_host(own)}
+        refused = {a for a, own in unavailable.items() if unavailability.of_host(own)}
         self.proofs.judge((gpu for gpu in whole if gpu.address not in refused), shared)
         self.card_inventory.take_in(gpus, self.discovery.delivery.mode, unavailable)
         others = [gpu for gpu in gpus if not self.vgpus.cards.look.has(gpu.address)]
