@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from osc_lib import exceptions
@@ -25,9 +25,10 @@ _MIGRATE = "openstack --os-compute-api-version 2.56 server migrate"
 # How many of the instances that stay are named
 _NAMED = 5
 _OWN_COPY = (
-    "; each instance has a copy of its flavor, which openstack flavor set does not change: resize "
-    f"it to another flavor with {fleet_names.MOVE} (openstack server resize)"
+    "each instance has a copy of its flavor, which openstack flavor set does not change: resize it "
+    "(openstack server resize) to a flavor made with openstack gpu flavor create --move cold"
 )
+_KINDS = {names.RESOURCE_CLASS: "GPUs", names.VGPU_RESOURCE_CLASS: "vGPUs"}
 # The longest time for one move, because memory or disks of a guest take their time
 _MOVE_S = 3600
 
@@ -101,7 +102,7 @@ class MakeRoom(_Planner):
         if not place_plan.reached:
             raise exceptions.CommandError(
                 f"{_not_found(place_plan)} make room for {count} of {flavor.name}; there is room "
-                f"for {have} now{_closed(fleet)}{_staying(fleet)}"
+                f"for {have} now{_why_not(fleet, plan.needed(need, count))}"
             )
         if place_plan.moves:
             self.say(f"{flavor.name}: room for {have} now; for {count} after {_moves(place_plan)}")
@@ -157,8 +158,8 @@ class Drain(_Planner):
         drain_plan = plan.drain(fleet, host)
         if not drain_plan.reached:
             raise exceptions.CommandError(
-                f"{_not_found(drain_plan)} empty {host}{_closed(fleet, host)}"
-                f"{_staying(fleet, host)}"
+                f"{_not_found(drain_plan)} empty {host}"
+                f"{_why_not(fleet, plan.held(fleet, host), host)}"
             )
         if drain_plan.moves:
             self.say(f"{host}: empty after {_moves(drain_plan)}")
@@ -265,19 +266,27 @@ def _rows(moves: Iterable[Move], services: Any) -> Iterator[tuple[Any, ...]]:
         yield step, *who, move.source, move.destination, move.reason, move.way.in_words, run
 
 
-def _closed(fleet: Fleet, but: str | None = None) -> str:
-    """Return the end of a sentence: which hosts but *but* take no instance, and why."""
-    return listed(
-        [
-            f"{host.name} takes none: {host.unusable}"
-            for host in fleet.hosts
-            if host.unusable and host.name != but
-        ]
-    )
+def _why_not(fleet: Fleet, needed: Mapping[str, int], host: str | None = None) -> str:
+    """Return further lines: why no moves make room for *needed* GPUs, or empty *host*.
+
+    Instances that may not be moved are no reason where too few GPUs are free: moves free none.
+    """
+    closed = [
+        f"{other.name} takes none: {other.unusable}"
+        for other in fleet.hosts
+        if other.unusable and other.name != host
+    ]
+    hosts_up = "all other hosts that are up" if host else "all hosts that are up"
+    short = [
+        f"not enough {_KINDS[of]} are free: {count} needed, {free} free in {hosts_up}"
+        for of, count in needed.items()
+        if not fleet.shared and (free := plan.free(fleet, of, host)) < count
+    ]
+    return listed(short) + listed(closed) + ("" if short else _staying(fleet, host))
 
 
-def _staying(fleet: Fleet, host: str | None = None) -> str:
-    """Return the end of a sentence: which instances may not be moved, and why; of *host* or all."""
+def _staying(fleet: Fleet, host: str | None) -> str:
+    """Return further lines: which instances may not be moved, and why; of *host* or all."""
     staying = [
         instance
         for instance in fleet.instances
@@ -285,13 +294,13 @@ def _staying(fleet: Fleet, host: str | None = None) -> str:
     ]
     who = [f"{instance.name or instance.uuid} stays: {instance.stays}" for instance in staying]
     by_flavor = any(fleet_names.MOVE in instance.stays for instance in staying)
-    return listed(who) + _OWN_COPY * by_flavor
+    return listed(who) + listed([_OWN_COPY] * by_flavor)
 
 
 def listed(texts: Sequence[str]) -> str:
-    """Return the end of a sentence: the first five *texts*, and how many more there are."""
-    more = f"; and {len(texts) - _NAMED} more" if len(texts) > _NAMED else ""
-    return "".join(f"; {text}" for text in texts[:_NAMED]) + more
+    """Return further lines: the first five *texts*, and how many more there are."""
+    more = [f"and {len(texts) - _NAMED} more"] if len(texts) > _NAMED else []
+    return "".join(f"\n  {text}" for text in [*texts[:_NAMED], *more])
 
 
 def _moves(proposal: Plan) -> str:

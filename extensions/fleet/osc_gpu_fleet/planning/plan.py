@@ -8,8 +8,10 @@ proven only if a lower bound shows that no plan can have fewer moves.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 
+from nova_gpu.core import names
 from osc_gpu_fleet.planning import search
 from osc_gpu_fleet.planning.fleet import Fleet, Move, Need, Plan
 from osc_gpu_fleet.planning.room import Room
@@ -57,6 +59,43 @@ def places_after(fleet: Fleet, need: Need, plan: Plan) -> int:
     for move in plan.moves:
         room.move(fleet.instances.index(move.instance), move.spot)
     return _places(room, need)
+
+
+def needed(need: Need, count: int) -> dict[str, int]:
+    """Return how many GPUs *count* instances like *need* take, by resource class."""
+    amounts: collections.Counter[str] = collections.Counter()
+    for part in need.groups:
+        amounts.update(dict.fromkeys(_classes(part.required_traits), part.count * count))
+    return dict(amounts)
+
+
+def held(fleet: Fleet, host: str) -> dict[str, int]:
+    """Return how many GPUs the instances on *host* have, by resource class."""
+    groups = {one.name: one.groups for one in fleet.hosts}[host]
+    amounts: collections.Counter[str] = collections.Counter()
+    for instance in fleet.instances:
+        for group, count in instance.held if instance.host == host else ():
+            amounts.update(dict.fromkeys(_classes(groups[group].traits), count))
+    return dict(amounts)
+
+
+def free(fleet: Fleet, resource_class: str, but: str | None = None) -> int:
+    """Return how many GPUs are free in all hosts that take instances, without the host *but*.
+
+    No moves between these hosts make it more.
+    """
+    return sum(
+        max(group.total - group.reserved - group.used, 0)
+        for host in fleet.hosts
+        if not host.unusable and host.name != but
+        for group in host.groups
+        if resource_class in group.traits
+    )
+
+
+def _classes(traits: frozenset[str]) -> frozenset[str]:
+    """Return the resource classes, which are among *traits* in a fleet."""
+    return traits & frozenset(names.RESOURCE_CLASSES)
 
 
 def _places(room: Room, need: Need) -> int:

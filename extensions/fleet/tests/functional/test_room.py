@@ -103,9 +103,7 @@ class RoomTest(room.RoomTestBase):
         self.assertEqual([], self.values(move_commands.Drain, "host1", "--undo"))
         self.assertEqual("up", self.listed())
         self.boot(one, host="host1")
-        stays = (
-            "stays: it runs, and its flavor does not say gpu:move cold; each instance has a copy"
-        )
+        stays = "stays: it runs, and its flavor does not say gpu:move cold\n  each instance has"
         self.assertIn(stays, self.refusal(move_commands.Drain, "host1"))
         refusal = self.refusal(move_commands.Drain, "host1", "--undo", "--apply")
         self.assertIn("give only one", refusal)

@@ -39,6 +39,42 @@ class PreemptTest(ReadingTestCase):
         self.assertEqual(1, self.request_counts["/resource_providers/UUID/allocations"])
 
 
+class WhyNoMovesTest(ReadingTestCase):
+    def test_too_few_free_gpus_are_no_fault_of_flavors(self) -> None:
+        for name in ("a", "b"):
+            self.add_host(name, self.firm, 3, total=4)
+        for server in self.nova.servers:
+            server["name"] = "x"
+        stays = "x stays: it runs, and its flavor does not say gpu:move cold"
+        for arguments, lines in (
+            (
+                (move_commands.MakeRoom, "two"),
+                [
+                    "no moves make room for 1 of two; there is room for 0 now",
+                    *[f"  {stays}"] * 5,
+                    "  and 1 more",
+                    f"  {move_commands._OWN_COPY}",
+                ],
+            ),
+            (
+                (move_commands.MakeRoom, "two", "--count", "2"),
+                [
+                    "no moves make room for 2 of two; there is room for 0 now",
+                    "  not enough GPUs are free: 4 needed, 2 free in all hosts that are up",
+                ],
+            ),
+            (
+                (move_commands.Drain, "a"),
+                [
+                    "no moves empty a",
+                    "  not enough GPUs are free: 3 needed, 1 free in all other hosts that are up",
+                ],
+            ),
+        ):
+            refused = self.assertRaises(exceptions.CommandError, self.shown, *arguments)
+            self.assertEqual(lines, str(refused).splitlines(), arguments)
+
+
 class DownCellTest(ReadingTestCase):
     def test_what_it_has_is_left_alone(self) -> None:
         """Of its servers Nova shows no more than uuids and projects, and nothing of moves."""
