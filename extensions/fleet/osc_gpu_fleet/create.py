@@ -81,8 +81,10 @@ class CreateServer(base_command.ShowOne):
             why = server.fault["message"]
             if time.monotonic() + parsed_args.every_s > until:
                 raise exceptions.CommandError(
-                    f"{server.name} ({server.id}) found no host within --for, and is left as it "
-                    f"is: {why}"
+                    f"{server.name} ({server.id}) found no host in {parsed_args.for_s:g} s and "
+                    f"stays in ERROR: {why}\n"
+                    f"  delete it (openstack server delete {server.id}), or try again later or "
+                    "with a longer --for: the next server of its name and flavor replaces it"
                 )
             if why != text:
                 text = why

@@ -126,7 +126,10 @@ class CreateTest(unittest.TestCase):
         nova = _Nova(*[NONE] * 9)
         message = self.refusal(nova, "--for", "100", "--every", "30")
         self.assertEqual(
-            f"mine (s4) found no host within --for, and is left as it is: {NONE}", message
+            f"mine (s4) found no host in 100 s and stays in ERROR: {NONE}\n"
+            "  delete it (openstack server delete s4), or try again later or with a longer --for: "
+            "the next server of its name and flavor replaces it",
+            message,
         )
         self.assertEqual({"s4"}, set(nova.there))
 
