@@ -56,5 +56,5 @@ class ShownTestBase(base.GPUServersTestBase):
         refused = self.assertRaises(
             exceptions.CommandError, self.values, command, *arguments, admin=admin
         )
-        self.assertNotIn("\n", str(refused))
+        self.assertNotRegex(str(refused), "\n(?!  )", "a line of its own is indented")
         return str(refused)

@@ -10,7 +10,7 @@ from typing import Any
 
 from osc_lib import exceptions
 
-from nova_gpu.core import exception, names
+from nova_gpu.core import exception, names, printable
 from nova_gpu.core.flavor import request_group
 from nova_gpu_fleet.core import names as fleet_names
 from osc_gpu import base_command, flavors, hosts, rest
@@ -300,7 +300,10 @@ def _staying(fleet: Fleet, host: str | None) -> str:
 def listed(texts: Sequence[str]) -> str:
     """Return further lines: the first five *texts*, and how many more there are."""
     more = [f"and {len(texts) - _NAMED} more"] if len(texts) > _NAMED else []
-    return "".join(f"\n  {text}" for text in [*texts[:_NAMED], *more])
+    return "".join(
+        f"\n  {printable.printable(text, printable.MOST_OF_A_LINE)}"
+        for text in (*texts[:_NAMED], *more)
+    )
 
 
 def _moves(proposal: Plan) -> str:

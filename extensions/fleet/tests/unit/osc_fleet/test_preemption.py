@@ -44,8 +44,8 @@ class WhyNoMovesTest(ReadingTestCase):
         for name in ("a", "b"):
             self.add_host(name, self.firm, 3, total=4)
         for server in self.nova.servers:
-            server["name"] = "x"
-        stays = "x stays: it runs, and its flavor does not say gpu:move cold"
+            server["name"] = "x\ny"
+        stays = "x y stays: it runs, and its flavor does not say gpu:move cold"
         for arguments, lines in (
             (
                 (move_commands.MakeRoom, "two"),
