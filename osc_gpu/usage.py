@@ -19,6 +19,7 @@ _OWN = ("Server", "Name", "Status", "GPUs", "vGPUs", "Asked For")
 _LIMITS = ("Resource Class", "In Use", "Limit")
 # How many projects are named with their sums
 _SHOWN = 10
+_NOT_REGISTERED = "not registered"
 _MOVE = "kept until its move is confirmed or reverted"
 _UNKNOWN = "unknown to Nova; nova-gpu verify on the host says more"
 
@@ -64,7 +65,13 @@ class ShowUsage(base_command.Lister):
     ) -> tuple[Sequence[str], Iterable[tuple[Any, ...]]]:
         connection = self.connection(parsed_args)
         if parsed_args.limits:
-            return _LIMITS, _limits(connection)
+            rows = list(_limits(connection))
+            if any(limit == _NOT_REGISTERED for *_, limit in rows):
+                self.say(
+                    f"{_NOT_REGISTERED}: Keystone has no limit for it, so it is unlimited, unless "
+                    "Nova's settings refuse what has no limit; ask an administrator."
+                )
+            return _LIMITS, rows
         try:
             uses = held(rest.CachedConnection(connection))
         except rest.NotPermitted:
@@ -116,7 +123,7 @@ def _limits(connection: Any) -> Iterator[tuple[str, int, str]]:
     for name in sorted(named | limits.keys()):
         resource_class = name.removeprefix("class:")
         if names.is_gpu_class(resource_class):
-            limit = limits.get(name, "not registered")
+            limit = limits.get(name, _NOT_REGISTERED)
             yield name, used.get(resource_class, 0), "unlimited" if limit == -1 else str(limit)
 
 
