@@ -62,7 +62,8 @@ class ExplainServer(servers.ShowOneServer):
                 shown["why"] = Lines(why)
                 shown["hosts"] = Lines([_reason(answer, host) for answer in answers], _line)
             except rest.NotPermitted:
-                self.say("Only administrators see what hosts have, and why none has room.")
+                if not server.host_id:  # of a server on a host it is off the subject
+                    self.say("Only administrators see what hosts have, and why none has room.")
         return tuple(shown), tuple(shown.values())
 
 

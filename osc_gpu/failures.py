@@ -55,7 +55,7 @@ def reason(connection: Any, server: Any, failed: Any) -> list[str]:
         known = operation_refusals.why_without_gpus(failed.action)
     return [
         *known,
-        f"the host's own words are for administrators, by policy {_DETAILS_POLICY}:",
+        f"ask an administrator for the host's own words (policy {_DETAILS_POLICY}):",
         f"openstack server event show {server.id} {failed.request_id}",
     ]
 

@@ -139,7 +139,7 @@ class ShowServer(ShowOneServer):
         try:
             shown.update(_held(connection, server))
         except rest.NotPermitted:
-            self.say("Only administrators see what a server has, and on which host.")
+            self.say("Only administrators see which GPUs a server has, and on which host.")
         return tuple(shown), tuple(shown.values())
 
 
