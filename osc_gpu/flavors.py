@@ -296,14 +296,10 @@ def unknown_names(
     if _unknown(architecture, known):
         known |= names.known_values(names.TRAIT_ARCHITECTURE, known_traits())
     if unknown := _unknown(architecture, known):
-        what = "an architecture that neither the table of products nor a host has"
-        yield extra_spec.GPU_ARCH, unknown, f"{what}; {_hint(unknown, known)}"
+        yield extra_spec.GPU_ARCH, unknown, f"an unknown architecture; {_hint(unknown, known)}"
 
 
-_OF_YOUR_OWN = (
-    f"; for an architecture that only [gpu]product of a future host will have, use "
-    f"--property {names.GPU_ARCH}=NAME"
-)
+_OF_YOUR_OWN = f" (for one that no host has yet: --property {names.GPU_ARCH}='s== NAME')"
 
 
 def _unknown(expression: condition.Condition | None, known: Collection[str]) -> str | None:

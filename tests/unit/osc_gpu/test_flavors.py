@@ -75,7 +75,8 @@ class RefuseUnknownTest(unittest.TestCase):
             (
                 "gpu_arch",
                 "blackwel",
-                "--arch blackwel is an arch.*; did you mean blackwell.*--prop",
+                "--arch blackwel is an unknown architecture; did you mean blackwell.* "
+                r"\(for one that no host has yet: --property gpu_arch='s== NAME'\)$",
             ),
             ("gpu_arch", "s!= fermy", "did you mean fermi"),
             ("gpu_arch", "zzzz", "there are: .*fermi.*kepler"),
