@@ -61,10 +61,15 @@ The cloud is up. Type, for a flavor with 2 GPUs and an instance with it:
     openstack gpu flavor create two --gpus 2 --disk 1
     openstack gpu server create --flavor two --image busybox --nic none first
 
-and for all commands:
+and for all commands, those on a compute host too, and the check of the controller's settings:
 
     openstack help gpu
     {program} compute -- nova-gpu --help
+    {status} upgrade check
+
+To type as the tenant demo, who is no administrator:
+
+    eval "$({program} openrc demo)"
 """
 _NEXT_KVM = """
 The cloud is up. Type, for a flavor with a GPU and an instance with it, and for what that sees:
@@ -118,7 +123,8 @@ def _up(arguments: argparse.Namespace) -> int:
     cloud.up(lab)
     text = _NEXT_STOCK if lab.stock else _NEXT_KVM if lab.kvm else _NEXT
     folder = f" --dir {shlex.quote(arguments.dir)}" if arguments.dir else ""
-    steps.say(text.format(program=f"{sys.argv[0]}{folder}"))
+    status = guide.translated(f"{guide.STATUS} ", guide.CONTROLLER, guide.places(lab)).strip()
+    steps.say(text.format(program=f"{sys.argv[0]}{folder}", status=status))
     return 0
 
 

@@ -37,6 +37,7 @@ KVM_PAGES = (KVM,)
 # The number of compute hosts that a page needs.
 _COMPUTES = {MOVING: 2}
 COMPUTE, CONTROLLER = "root@compute#", "root@controller#"
+STATUS = "/opt/nova/bin/nova-gpu-status"
 # The user whose credentials the clients have, by prompt.
 _CLIENTS = {"admin@controller$": settings.ADMIN, "demo@controller$": settings.MEMBER}
 # The number of the compute host, by prompt.
@@ -73,11 +74,10 @@ def places(lab: settings.Lab) -> list[Place]:
     # Files next to nova.conf are the controller's own; a compute host has an /etc/nova of its own.
     own = f"{lab.etc}/nova/nova-controller.conf"
     options = f"--config-file {lab.etc}/nova/nova.conf --config-file {own}"
-    program = "nova-gpu-status"
     # A host in a VM has its own paths, which are the pages'.
     here = (CONTROLLER, *_CLIENTS) if lab.kvm else PROMPTS
     return [
-        Place(f"/opt/nova/bin/{program} ", f"{lab.program(program)} {options} ", (CONTROLLER,)),
+        Place(f"{STATUS} ", f"{lab.program('nova-gpu-status')} {options} ", (CONTROLLER,)),
         Place("/etc/nova/nova.conf", own, (CONTROLLER,)),
         Place("/opt/nova", str(lab.venv), here),
         Place("--image rootfs", f"--image {catalog.IMAGE}"),

@@ -79,7 +79,9 @@ class WalkTest(unittest.TestCase):
     """``tools/lab guide --walk``; what its screens say is compared there."""
 
     def test_a_screen_before_tells_of_each_command(self) -> None:
-        begin = (ROOT / "README.rst").read_text() + cli._NEXT.format(program="tools/lab")
+        begin = (ROOT / "README.rst").read_text() + cli._NEXT.format(
+            program="tools/lab", status=guide.STATUS
+        )
         screens = dict.fromkeys(guide.PROMPTS, begin)
         stops = [command for block in guide.blocks_of(guide.WALK) for command in block.commands]
         own = sorted((f"openstack {name}" for name in openstack_commands()), key=len)
@@ -93,6 +95,8 @@ class WalkTest(unittest.TestCase):
                 command for command in own if f"{stop.text} ".startswith(f"{command} ")
             ]:
                 wanted = [prefixes[-1].removeprefix("openstack ")]
+            elif program == guide.STATUS:
+                wanted = [f"{program} {stop.text.partition(' ')[2]}"]
             else:
                 wanted, options = [], []  # OpenStack's own
             with self.subTest(stop.text):
