@@ -135,7 +135,7 @@ class TestMade(HostTestCase):
 
     def made(self, owners: dict[str, set[Any]]) -> dict[str, frozenset[Slot]]:
         discovery: Any = SimpleNamespace(
-            vgpus=self.notes, ways=deliveries.Deliveries(self.host.roots, lambda _: None)
+            vgpus=self.notes, deliveries=deliveries.Deliveries(self.host.roots, lambda _: None)
         )
         parts = division.divided(self.host.gpus(), self.host.roots)
         return gather.made_vgpus(discovery, parts, owners)
