@@ -73,15 +73,10 @@ def _remedy(exceeded: Collection[Any], instances: int) -> str:
     """
     more = "ask for more quota"
     if instances > 1:
-        fit = min(
-            (exceeded_limit.limit - exceeded_limit.current_usage)
-            * instances
-            // exceeded_limit.delta
-            for exceeded_limit in exceeded
-        )
+        fit = min((info.limit - info.current_usage) * instances // info.delta for info in exceeded)
         if fit > 0:
             return f"ask for at most {fit} of the {instances} instances at once, or {more}"
-    if any(exceeded_limit.current_usage for exceeded_limit in exceeded):
+    if any(info.current_usage for info in exceeded):
         return f"delete other instances of the project, or {more}"
     return more
 

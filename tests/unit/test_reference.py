@@ -12,8 +12,7 @@ import unittest
 
 import os_traits
 
-from doc.ext.reference import commands, traits
-from doc.ext.reference import messages as found
+from doc.ext.reference import commands, messages, traits
 from lab.cloud import cli, guide
 from lab.cloud.page import DOTS
 from nova_gpu.core import exception, names
@@ -106,7 +105,7 @@ class WalkTest(unittest.TestCase):
         self.assertGreaterEqual(len(stops), 50)
 
 
-def messages() -> str:
+def troubleshooting() -> str:
     """Return the words of all pages on troubleshooting."""
     pages = sorted(DOC.glob("admin/troubleshooting-*.rst"))
     return " ".join("".join(page.read_text() for page in pages).replace("``", " ").split())
@@ -130,7 +129,7 @@ class TroubleshootingTest(unittest.TestCase):
         begin = "No valid host was found. Scheduling failed: "
         titles = re.findall(r"(?m)^``.*", read("admin/troubleshooting-requests"))
         entries = [text for title in titles for text in re.findall("``(.+?)``", title)]
-        patterns = {found.pattern(text): text for text in filter(found.is_told, entries)}
+        patterns = {messages.pattern(text): text for text in filter(messages.is_distinct, entries)}
         for text, entry in (
             (
                 f"{begin}{exception.FINAL}no host has 9 GPUs: the most in one host is 8",
@@ -156,7 +155,7 @@ class TroubleshootingTest(unittest.TestCase):
             self.assertEqual(entry, first[: len(entry)], text)
 
     def test_each_error_has_its_entry(self) -> None:
-        described = messages()
+        described = troubleshooting()
         lacking = {}
         count = 0
         modules = [
@@ -174,7 +173,7 @@ class TroubleshootingTest(unittest.TestCase):
         self.assertEqual({}, lacking, "the pages on troubleshooting have no entry for these")
 
     def test_each_kind_of_error_has_its_entry(self) -> None:
-        described = messages()
+        described = troubleshooting()
         for name, error in reasons.ERRORS.items():
             if not (parameters := reasons.parameters(error)):
                 continue  # a kind of kinds

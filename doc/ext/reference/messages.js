@@ -3,12 +3,12 @@
 document.addEventListener("DOMContentLoaded", () => {
   const query = new URLSearchParams(location.search).get("q") || "";
   const text = query.trim().replace(/\s+/g, " ");
-  const found = MESSAGES.filter(
+  const matches = MESSAGES.filter(
     ([pattern, entry]) =>
       new RegExp(pattern, "i").test(text) || (text.length > 9 && entry.includes(text)),
   );
   const list = document.createElement("ul");
-  for (const [, entry, address] of found.slice(0, 5)) {
+  for (const [, entry, address] of matches.slice(0, 5)) {
     const link = list.appendChild(document.createElement("li")).appendChild(document.createElement("a"));
     link.href = address;
     link.textContent = entry;

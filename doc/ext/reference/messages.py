@@ -28,7 +28,8 @@ def pattern(entry: str) -> str:
     return re.sub(r"\d+", r"\\d+", re.sub("v?GPUs?", "v?GPUs?", text)).replace(r"\ ", " ")
 
 
-def is_told(entry: str) -> bool:
+def is_distinct(entry: str) -> bool:
+    """Return whether *entry* has enough fixed words to be found by."""
     return len(re.findall(r"[A-Za-z]{2,}", entry)) >= _WORDS
 
 
@@ -39,10 +40,10 @@ def _note(app: Sphinx, doctree: nodes.document) -> None:
     if not docname.startswith(_PAGES):
         return
     for number, term in enumerate(doctree.findall(nodes.term)):
-        if texts := [" ".join(each.astext().split()) for each in term.findall(nodes.literal)]:
+        if texts := [" ".join(literal.astext().split()) for literal in term.findall(nodes.literal)]:
             anchor = f"message-{number}"
             term["ids"].append(anchor)
-            of_page += [(text, anchor) for text in texts if is_told(text)]
+            of_page += [(text, anchor) for text in texts if is_distinct(text)]
 
 
 def _rows(app: Sphinx) -> Iterator[tuple[str, str, str]]:
