@@ -86,8 +86,8 @@ def measure(options: argparse.Namespace, stream: TextIO) -> NoReturn:
     from placement.db.sqlalchemy import models as placement_models
 
     from osc_gpu import capacity, explain, flavor_check, group_list, host_list, usage
-    from osc_gpu import report as gpu_report
     from osc_gpu_fleet import move_commands, preemption
+    from osc_gpu_fleet import report as gpu_report
     from tests.functional import base, celled, sdk
 
     class Clients(celled.TwoCells, base.GPUServersTestBase):

@@ -10,9 +10,9 @@ from sphinx.util.docutils import SphinxDirective
 
 from nova_gpu.core.model import DeliveryMode, GroupKey
 from nova_gpu.core.scheduling.capacity import Answer, Group
-from osc_gpu import report
 from osc_gpu.group_list import Provider
 from osc_gpu.usage import UsageRecord
+from osc_gpu_fleet import report
 
 _FRAME = (
     '<iframe title="openstack gpu report" style="width: 100%; height: 60em" srcdoc="{}"></iframe>'

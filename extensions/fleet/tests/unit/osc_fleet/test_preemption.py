@@ -12,8 +12,8 @@ import fixtures
 from osc_lib import exceptions
 
 from nova_gpu.core import names
-from osc_gpu import capacity, explain, flavor_check, group_list, host_list, report, usage
-from osc_gpu_fleet import move_commands, preemption
+from osc_gpu import capacity, explain, flavor_check, group_list, host_list, usage
+from osc_gpu_fleet import move_commands, preemption, report
 from tests.fixtures.bases import reading
 
 # A full cloud in as many pages as 2,000 hosts and 16,000 servers are ([api]max_limit=1000), and how

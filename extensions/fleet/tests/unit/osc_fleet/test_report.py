@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Over a real Placement, asked by openstacksdk; what Nova says is made up."""
+"""The page of ``openstack gpu report``."""
 
 from __future__ import annotations
 
@@ -11,20 +11,24 @@ import unittest
 
 from lxml import html
 
-from nova_gpu.core.scheduling.capacity import Answer
-from osc_gpu import report
-from osc_gpu.report import Capacity, FleetReport
+from nova_gpu.core.model import DeliveryMode, GroupKey
+from nova_gpu.core.scheduling.capacity import Answer, Group
+from osc_gpu.group_list import Provider
 from osc_gpu.usage import UsageRecord
-from tests.fixtures.reports import PROVIDER
+from osc_gpu_fleet import report
+from osc_gpu_fleet.report import Capacity, FleetReport
 
+_KEY = GroupKey("10de", "1091", DeliveryMode.LXC)
+_TRAITS = frozenset({"CUSTOM_GPU_ARCH_FERMI", "CUSTOM_GPU_MODEL_TESLA_M2090"})
+_PROVIDER = Provider("u1", "host1", None, _KEY, "PGPU", Group(8, 1, 2, _TRAITS))
 _WHEN = datetime.datetime(2026, 11, 22, 2, 30)
-_HELD = UsageRecord("5f7c", "first", "p1", "", PROVIDER, 2)
+_HELD = UsageRecord("5f7c", "first", "p1", "", _PROVIDER, 2)
 _ANSWERS = (
     Answer("host1", 2, 5, 7, "no more GPUs"),
     Answer("host2", 0, 0, 8, "2 GPUs asked for, 0 of 8 free"),
 )
 _CAPACITY = Capacity("cg1.xlarge", "2 GPUs", _ANSWERS)
-_FLEET = FleetReport((PROVIDER,), (_HELD,), (_CAPACITY,))
+_FLEET = FleetReport((_PROVIDER,), (_HELD,), (_CAPACITY,))
 
 
 def render(fleet: FleetReport = _FLEET, title: str = "GPUs") -> str:
