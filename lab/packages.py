@@ -47,7 +47,6 @@ def missing_packages(names: Sequence[str]) -> tuple[str, ...]:
 def install(names: Sequence[str], log: Path) -> tuple[str, ...]:
     """Install the packages of *names* that are missing, and return their names.
 
-    :param log: the file for apt's output
     :raises MachineNotReady: if packages are missing and this user is not root, or apt fails
     """
     missing = missing_packages(names)

@@ -44,10 +44,7 @@ class Command(command.Command):
         return False
 
     def connection(self, parsed_args: argparse.Namespace) -> Any:
-        """Return the user's openstacksdk connection, whose requests have the deadline --timeout.
-
-        A request raises CommandError if a service does not answer in time.
-        """
+        """Return the user's openstacksdk connection, whose requests have the deadline --timeout."""
         connection = self.app.client_manager.sdk_connection
         _set_deadline(connection.session, parsed_args.timeout)
         return connection
@@ -151,10 +148,7 @@ class _DeadlineAdapter(adapters.BaseAdapter):
 
 
 def seconds(text: str) -> float:
-    """Parse an option's number of seconds.
-
-    :raises argparse.ArgumentTypeError: if *text* is not a number above 0 and up to a day
-    """
+    """Parse an option's number of seconds."""
     try:
         number = float(text)
     except ValueError:

@@ -66,10 +66,7 @@ def request_of(flavor: Any) -> FlavorRequest:
 
 
 def in_words(flavor_request: FlavorRequest) -> str:
-    """Return the GPU request as a text for users; empty if the flavor requests no GPU.
-
-    :raises InvalidExtraSpec: if the flavor has mistakes
-    """
+    """Return the GPU request as a text for users; empty if the flavor requests no GPU."""
     words = " and ".join(map(summary.all_of, flavor_request.requests))
     if words:
         with contextlib.suppress(exception.InvalidExtraSpec):  # that is among its mistakes
@@ -235,7 +232,6 @@ def properties(
 
     :param counts: the numbers, by ``gpus`` and ``vgpus``; ``None`` if the option is missing
     :param words: nova-gpu's other extra specs, by key; empty values are ignored
-    :param more: the extra specs of ``--property``
     :raises CommandError: if two contradict each other, or the scheduler would refuse one
     """
     specs: dict[str, str] = {}
@@ -266,8 +262,6 @@ def properties(
 def refuse_unknown(specs: Mapping[str, str], known_traits: Callable[[], Collection[str]]) -> None:
     """Refuse names that :func:`unknown_names` yields.
 
-    :param specs: extra specs without mistakes
-    :param known_traits: as for :func:`unknown_names`
     :raises CommandError: with the most similar known name, or all of them
     """
     for word, name, reason in unknown_names(specs, known_traits):

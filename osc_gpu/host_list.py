@@ -53,7 +53,6 @@ def _host_rows(
     """Yield a row of the table for each host.
 
     :param providers: sorted by host
-    :param closed: why a host is closed to some instances, by host
     """
     for host, of_host in itertools.groupby(providers, key=lambda provider: provider.host):
         listed = list(of_host)

@@ -31,8 +31,6 @@ Summaries = Mapping[str, Mapping[str, Any]]
 def answers(connection: Any, size: Size, request: FlavorRequest) -> list[capacity.Answer]:
     """Return how many instances of a flavor each host could take now, and why not more.
 
-    :param size: the flavor's own fields
-    :param request: its GPU request
     :raises CommandError: as :func:`read`, and as :func:`osc_gpu.query.placement_query`
     """
     answered = {}
@@ -65,8 +63,6 @@ def read(connection: Any, placement_query: query.Query, request: FlavorRequest) 
 
     A few answers of Placement cover all groups (:func:`summaries`).
 
-    :param placement_query: the query for one instance
-    :param request: the GPU request of its flavor
     :raises CommandError: if a service refuses a request, or does not answer
     """
     no_candidates: dict[str, Any] = {"allocation_requests": [], "provider_summaries": {}}
@@ -92,9 +88,6 @@ def why_never(connection: Any, size: Size, request: FlavorRequest) -> str:
     """Return why no host could have an instance of a flavor if all GPUs in service were free.
 
     The text is empty if one could.
-
-    :param size, request: as for :func:`answers`
-    :raises CommandError: as :func:`read`
     """
     try:
         placement_query = query.placement_query(connection, size, request)
@@ -118,9 +111,6 @@ def too_few_nodes(connection: Any, size: Size, request: FlavorRequest) -> str:
 
     The text is empty if one could, or if its guests have no cells. It holds if
     ``[gpu]pci_numa_affinity_policy`` is not set, and for hosts that know the nodes of their GPUs.
-
-    :param size, request: as for :func:`answers`
-    :raises CommandError: as :func:`read`
     """
     specs, whole = request.extra_specs, request.whole
     cells, policy = affinity.cells(specs), specs.get(affinity.EXTRA_SPEC, Policy.LEGACY)

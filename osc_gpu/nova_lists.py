@@ -58,7 +58,6 @@ class Record(dict[str, Any]):
 def servers(compute: Any, *, details: bool, all_projects: bool) -> Iterator[Record]:
     """Yield the servers, as openstacksdk's method ``servers`` does.
 
-    :param compute: openstacksdk's proxy of Nova
     :raises SDKException: if Nova refuses it; a caller needs :func:`osc_gpu.rest.clean_refusals`
     """
     path = "/servers/detail" if details else "/servers"

@@ -107,10 +107,7 @@ def _groups(specs: Mapping[str, str]) -> Mapping[str, tuple[GroupRequest, ...]]:
 
 @functools.lru_cache(maxsize=1024)
 def _needed(size: Size, specs: frozenset[tuple[str, str]]) -> tuple[str, Mapping[str, int]]:
-    """Return the query string, and the amounts of resources other than GPUs, by class.
-
-    :raises Unservable: if Nova would refuse the flavor
-    """
+    """Return the query string, and the amounts of resources other than GPUs, by class."""
     try:
         text, amounts = resource_request.make(size, dict(specs))
     except ValueError as error:

@@ -136,10 +136,7 @@ def _dedicated(vcpus: int, specs: Mapping[str, str]) -> frozenset[int]:
 
 
 def _masked(vcpus: int, mask: str) -> frozenset[int]:
-    """Return the vCPU numbers in a mask such as ``0-3,^1``; ``^0`` means all of *vcpus* but 0.
-
-    :raises ValueError: if it is no mask, or has a number above 4096
-    """
+    """Return the vCPU numbers in a mask such as ``0-3,^1``; ``^0`` means all of *vcpus* but 0."""
     if mask.strip().startswith("^"):
         mask = f"0-{vcpus - 1},{mask}"
     chosen: set[int] = set()

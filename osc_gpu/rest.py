@@ -88,11 +88,7 @@ def of_provider(connection: Any, uuid: str, noun: str) -> Any:
 
 
 def judge(verb: str, url: str, answer: Any) -> None:
-    """Raise an error if Placement's answer has an error status.
-
-    :param verb: the HTTP method of the request
-    :raises CommandError: with the status and text
-    """
+    """Raise an error if Placement's answer has an error status."""
     path = url.partition("?")[0]
     if answer.status_code in (401, 403):
         raise NotPermitted(

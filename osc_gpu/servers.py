@@ -101,8 +101,6 @@ def cards(connection: Any, server: Any) -> tuple[list[dict[str, Any]], str]:
     """Return the facts about each GPU in a server's diagnostics, and why there are none.
 
     The reason is empty if there are some.
-
-    :raises CommandError: if its host does not answer
     """
     with rest.clean_refusals("Nova"):
         answer = connection.compute.get(

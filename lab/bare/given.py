@@ -50,10 +50,7 @@ class Given:
 
 
 def acquire() -> str:
-    """Return apt's configuration for downloads (Acquire), in the format of apt.conf.
-
-    :raises FileNotFoundError: if there is no apt
-    """
+    """Return apt's configuration for downloads (Acquire), in the format of apt.conf."""
     dump = subprocess.run(["apt-config", "dump"], capture_output=True, text=True, check=True)
     return "".join(f"{line}\n" for line in dump.stdout.splitlines() if _ACQUIRE.match(line))
 
@@ -88,11 +85,7 @@ def _paths(texts: Iterable[str]) -> list[Path]:
 
 
 def machine(apt: str, sources: Iterable[Path]) -> Given:
-    """Return what a bare root gets by this machine's settings.
-
-    :param apt: the result of :func:`acquire`
-    :param sources: the files with apt's sources
-    """
+    """Return what a bare root gets by this machine's settings."""
     variables = {name: value for name, value in os.environ.items() if _VARIABLES.fullmatch(name)}
     variables |= _pip_variables()
     named = _paths([*variables.values(), apt, *(path.read_text() for path in sources)])

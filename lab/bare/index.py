@@ -99,9 +99,6 @@ def page(text: str, url: str) -> str:
     """Return an index's page for one project with links to the local index.
 
     A link without a digest stays as it is, because the file could not be verified in the cache.
-
-    :param text: the page in HTML
-    :param url: its URL
     """
     lines = ["<!DOCTYPE html>"]
     for address, rest, name in _ANCHOR.findall(text):

@@ -49,11 +49,7 @@ def obstacle() -> str | None:
 
 
 def script(root: Path, bound: Iterable[Path], *, has_network: bool = False) -> str:
-    """Return a shell script that makes *root* the root folder and becomes its first process.
-
-    :param bound: folders of this machine to mount at the same path in the root
-    :param has_network: wait for a way out of its own network namespace
-    """
+    """Return a shell script that makes *root* the root folder and becomes its first process."""
     quoted = shlex.quote(str(root))
     lines = [
         *([network.WAIT] if has_network else []),
@@ -95,11 +91,6 @@ def run(
 
     If this process receives SIGTERM or SIGHUP, the command receives SIGTERM, and has two minutes to
     end. No process of the root runs afterwards.
-
-    :param variables: environment variables of the command
-    :param bound: folders of this machine to mount at the same path in the root
-    :param has_network: give the root a network namespace of its own, not this machine's
-    :raises lab.bare.network.NetworkFailed: if that has no way out
     """
     environment = {
         "HOME": "/root",

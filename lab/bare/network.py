@@ -46,10 +46,7 @@ def obstacle() -> str | None:
 
 @contextlib.contextmanager
 def attached(pid: int) -> Iterator[None]:
-    """Give the network namespace that process *pid* is about to make a way out.
-
-    :raises NetworkFailed: if it makes none, or slirp4netns fails
-    """
+    """Give the network namespace that process *pid* is about to make a way out."""
     _wait_for_namespace(pid)
     reads, writes = os.pipe()
     # It ends with this process.

@@ -56,10 +56,7 @@ def mounts(mountinfo: str) -> list[Mount]:
 
 
 def detect(mountinfo: str) -> Layout:
-    """Return the cgroup version that this machine uses, from the text of a mountinfo.
-
-    :raises Unservable: if no LXC guest could start
-    """
+    """Return the cgroup version that this machine uses, from the text of a mountinfo."""
     v1 = [mount for mount in mounts(mountinfo) if mount.type == "cgroup"]
     v2 = [mount for mount in mounts(mountinfo) if mount.type == "cgroup2"]
     if not v1 and not v2:
@@ -146,10 +143,7 @@ def all_guest_groups() -> list[GuestGroup]:
 
 
 def remove(group: GuestGroup) -> None:
-    """Remove the control group with all groups below it.
-
-    :raises OSError: EBUSY if a process is in one of them
-    """
+    """Remove the control group with all groups below it."""
     below = [path for path in group.path.rglob("*") if path.is_dir()]
     for path in sorted(below, reverse=True):
         path.rmdir()

@@ -268,10 +268,7 @@ def _running(arguments: argparse.Namespace) -> settings.Lab:
 
 
 def _saved(arguments: argparse.Namespace) -> settings.Lab:
-    """Return the lab, up or not.
-
-    :raises steps.Failed: if there is none
-    """
+    """Return the lab, up or not."""
     folder = settings.folder(arguments.dir)
     lab = settings.load(folder)
     if lab is None:

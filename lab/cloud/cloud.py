@@ -47,7 +47,6 @@ def up(lab: settings.Lab, with_gpus: bool = True, computes: int | None = None) -
 
     :param with_gpus: whether nova-gpu is configured, and installed where that can be done later
     :param computes: how many of its compute hosts to switch on; by default all
-    :raises steps.Failed: with what failed, why, and the path of the log
     """
     hosts = lab.hosts[:computes]
     _check_machine(lab)

@@ -39,10 +39,7 @@ def libvirt(host: settings.Host) -> libvirtd.PrivateLibvirtd:
 
 
 def named(lab: settings.Lab, name: str | None) -> settings.Host:
-    """Return the host called *name*, or the first one if *name* is ``None``.
-
-    :raises steps.Failed: if there is none
-    """
+    """Return the host called *name*, or the first one if *name* is ``None``."""
     for host in lab.hosts:
         if name in (None, host.name):
             return host
@@ -71,7 +68,6 @@ def power_on(host: settings.Host, again: bool = False) -> None:
     """Switch the host on: start its libvirtd, or boot its VM.
 
     :param again: whether it keeps its domains and the state of its GPUs from before
-    :raises steps.Failed: if libvirtd does not start
     """
     if host.lab.kvm:
         vm_host.power_on(host)

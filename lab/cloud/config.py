@@ -42,10 +42,7 @@ _FILES = {
 
 
 def values(host: settings.Host) -> dict[str, str]:
-    """Return the values of the variables in templates (``$name``), by name.
-
-    :param host: the compute host whose values the templates of compute hosts get
-    """
+    """Return the values of the variables in templates (``$name``), by name."""
     lab, ports = host.lab, host.lab.ports
     plain = {
         "database": f"mysql+pymysql://lab:{lab.password}@127.0.0.1:{ports.mariadb}",
@@ -72,11 +69,7 @@ def values(host: settings.Host) -> dict[str, str]:
 
 
 def render(template: str, names: dict[str, str]) -> str:
-    """Return the text of a template with the values of its variables.
-
-    :param names: the values, by the name of the variable
-    :raises KeyError: if the template has a variable that is not in *names*
-    """
+    """Return the text of a template with the values of its variables."""
     return string.Template((_TEMPLATES / template).read_text()).substitute(names)
 
 

@@ -34,10 +34,7 @@ _TEMPLATES = {
 
 
 def install(lab: settings.DebianLab) -> None:
-    """Install Debian's packages and configure the services.
-
-    :raises steps.Failed: if this is not Debian 13, or has a configuration of OpenStack already
-    """
+    """Install Debian's packages and configure the services."""
     if f"VERSION_CODENAME={_CODENAME}\n" not in pathlib.Path("/etc/os-release").read_text():
         raise steps.Failed(
             "--debian needs Debian 13: only its OpenStack is one that nova-gpu supports"

@@ -32,10 +32,7 @@ _OPEN = 'for n in /dev/nvidia*; do (: <"$n") 2>&1 | sed "s/.*open //"; done'
 
 
 def run(lab: settings.Lab) -> None:
-    """Run the demo in a cloud that is up.
-
-    :raises steps.Failed: if a step has another result than expected
-    """
+    """Run the demo in a cloud that is up."""
     with notifications.listening(lab) as receiver:
         _run(lab, receiver)
 
@@ -108,12 +105,7 @@ def _named(client: rest.Client, name: str) -> Any:
 
 
 def _inside(lv: libvirtd.PrivateLibvirtd, domain: str, wanted: int, real: bool) -> list[str]:
-    """List and open the GPU nodes in the guest *domain* as its ordinary user, and check both.
-
-    :param wanted: how many cards the guest must have
-    :param real: whether the nodes belong to real cards
-    :returns: the nodes of the guest's cards
-    """
+    """List and open the GPU nodes in the guest *domain* as its ordinary user, and check both."""
     for command in ("id -u", "ls -l /dev/nvidia*", _OPEN):
         result = guest.run(lv, domain, ["/bin/sh", "-c", command], image.USER_ID)
         steps.say(f"{image.USER}@{domain}$ {command}")

@@ -50,10 +50,7 @@ class Attempt:
 
 
 def init_pid(lv: libvirtd.PrivateLibvirtd, domain: str) -> int:
-    """Return the pid, on the host, of the guest's first process.
-
-    :raises subprocess.CalledProcessError: if no such domain runs
-    """
+    """Return the pid, on the host, of the guest's first process."""
     controller = int(lv.virsh("domid", domain))
     children = _PROC / str(controller) / "task" / str(controller) / "children"
     return int(children.read_text().split()[0])
@@ -121,9 +118,6 @@ def open_from_cgroup(
     The opening process has the host's root user and files, so that only the guest's device cgroup
     decides. EPERM is a refusal; ENXIO and ENODEV mean that the cgroup permits the access, but the
     node has no driver.
-
-    :param opened: the nodes to open
-    :raises subprocess.CalledProcessError: if the process could not run
     """
     paths = [node.path for node in opened]
     result = _join(lv, init_pid(lv, domain), ["/usr/bin/python3", "-c", _OPEN, *paths])
@@ -137,7 +131,6 @@ def escapes(
     """Try every known way in which the guest's root could open *node*, of another guest.
 
     :param pci_address: the address of the node's card, ``-`` for a card that is only pretended
-    :raises RuntimeError: if the attempts could not be made
     """
     words = [node.path, str(node.major), str(node.minor), pci_address]
     result = run(lv, domain, ["/bin/sh", "-c", _PROBE.read_text(), "probe", *words])

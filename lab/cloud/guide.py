@@ -106,7 +106,6 @@ def run(lab: settings.Lab, *, walk: bool = False) -> None:
     """Run the commands of all pages, in a cloud that :func:`cloud.up` has made without nova-gpu.
 
     :param walk: run those of :data:`WALK` instead, in a cloud with two hosts that have GPUs
-    :raises steps.Failed: if a command fails, or has another output than on its page
     """
     paths = (WALK,) if walk else KVM_PAGES if lab.kvm else PAGES
     pages = {path: blocks_of(path) for path in paths}
@@ -134,10 +133,7 @@ def run(lab: settings.Lab, *, walk: bool = False) -> None:
 
 
 def follow(lab: settings.Lab) -> None:
-    """Install nova-gpu in Debian's OpenStack by the commands of install/debian.rst.
-
-    :raises steps.Failed: if a command of the page fails
-    """
+    """Install nova-gpu in Debian's OpenStack by the commands of install/debian.rst."""
     folder, log = _checkout(lab), lab.log / "debian.log"
     for title in ("Build", "Install", "Configure"):
         for script in _scripts(title):
@@ -167,10 +163,7 @@ def _scripts(title: str) -> list[str]:
 
 
 def blocks_of(path: pathlib.Path) -> list[page.Block]:
-    """Return the blocks of commands on the page at *path*.
-
-    :raises steps.Failed: if a block cannot be run
-    """
+    """Return the blocks of commands on the page at *path*."""
     try:
         return page.read(path, PROMPTS)
     except (page.Malformed, OSError) as error:
@@ -275,9 +268,6 @@ def _restart(lab: settings.Lab, names: Sequence[str], number: int) -> str | None
     """Restart services and wait until they are ready, as systemd does.
 
     Return what went wrong, or ``None``.
-
-    :param names: the services' names on the page
-    :param number: the number of the compute host, for nova-compute
     """
     client = rest.Client(lab)
 

@@ -42,10 +42,7 @@ def tree(root: pathlib.Path) -> None:
 
 
 def build(path: pathlib.Path) -> None:
-    """Write the disk, an image of 32 MiB, to the file *path*.
-
-    :raises subprocess.CalledProcessError: if mke2fs fails, with its output
-    """
+    """Write the disk, an image of 32 MiB, to the file *path*."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(path.name + ".new")
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:

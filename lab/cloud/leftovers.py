@@ -160,10 +160,7 @@ def guest_groups(folder: pathlib.Path) -> list[cgroups.GuestGroup]:
 
 
 def made_by(log: str, path: pathlib.Path) -> bool:
-    """Return whether the control group *path* was made within a minute of a start in *log*.
-
-    :param log: the text of a guest's log
-    """
+    """Return whether the control group *path* was made within a minute of a start in *log*."""
     with contextlib.suppress(OSError):
         made = path.stat().st_mtime
         starts = (datetime.datetime.fromisoformat(text) for text in _STARTED.findall(log))

@@ -73,10 +73,7 @@ class PrivateLibvirtd:
 
     @property
     def pid(self) -> int:
-        """The pid of the running libvirtd, even if another process started it.
-
-        :raises LibvirtdFailed: if it does not run
-        """
+        """The pid of the running libvirtd, even if another process started it."""
         with contextlib.suppress(OSError, ValueError):
             pid = int((self._state / "run/libvirtd.pid").read_text())
             if leftovers.is_alive(pid) and leftovers.belongs(pid, self.tag):
@@ -87,20 +84,14 @@ class PrivateLibvirtd:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-20:])
 
     def enter(self, argv: Sequence[str]) -> list[str]:
-        """Return the command that runs *argv* in libvirtd's mount namespace, with its hostname.
-
-        :raises LibvirtdFailed: if libvirtd does not run
-        """
+        """Return the command that runs *argv* in libvirtd's mount namespace, with its hostname."""
         return ["nsenter", f"--target={self.pid}", *self._namespaces(), "--", *argv]
 
     def _namespaces(self) -> list[str]:
         return ["--mount", "--uts"] if self.hostname else ["--mount"]
 
     def virsh(self, *words: str) -> str:
-        """Run virsh with the arguments *words*, and return its output.
-
-        :raises subprocess.CalledProcessError: if it fails, with stderr
-        """
+        """Run virsh with the arguments *words*, and return its output."""
         argv = self.enter(["virsh", "--quiet", "--connect", URI, *words])
         return subprocess.run(argv, check=True, capture_output=True, text=True).stdout.strip()
 
@@ -112,7 +103,6 @@ class PrivateLibvirtd:
         """Start libvirtd, after removing what a killed run left in this folder.
 
         :param again: whether it keeps the domains that it had before, as a host that was off
-        :raises LibvirtdFailed: if it does not answer in time
         :raises lab.cloud.cgroups.Unservable: if this machine cannot run LXC guests
         """
         layout = cgroups.detect(pathlib.Path("/proc/self/mountinfo").read_text())

@@ -14,10 +14,7 @@ _COLUMNS = ["-c", "name", "-c", "properties"]
 
 
 def show(lab: settings.Lab) -> None:
-    """Run the demonstration in a cloud that is up, and delete what it created.
-
-    :raises steps.Failed: if a step has another result than expected
-    """
+    """Run the demonstration in a cloud that is up, and delete what it created."""
     client = rest.Client(lab)
     forget(client)
     try:

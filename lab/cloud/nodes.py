@@ -109,10 +109,7 @@ def pretend_nvidia_caps(minors: Iterable[int]) -> list[Node]:
 
 
 def pretended_in(dev: pathlib.Path, devices: str) -> list[str]:
-    """Return the paths of pretended GPU nodes in *dev*: those whose driver the kernel lacks.
-
-    :param devices: the text of /proc/devices
-    """
+    """Return the paths of pretended GPU nodes in *dev*: those whose driver the kernel lacks."""
     if any(line.split()[:1] == [str(_NVIDIA_MAJOR)] for line in devices.splitlines()):
         return []
     nodes = copied(sorted(path.name for path in dev.glob("nvidia*")), dev)

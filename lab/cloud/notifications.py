@@ -40,10 +40,7 @@ class Receiver:
                 self.heard.append(json.loads(line))
 
     def wait_for(self, *event_types: str, timeout_s: float = 30.0) -> Sequence[Heard]:
-        """Wait for a notification of each of *event_types*; return all received so far.
-
-        :raises steps.Failed: if one is not received in time
-        """
+        """Wait for a notification of each of *event_types*; return all received so far."""
 
         def missing() -> set[str]:
             return set(event_types) - {event["event_type"] for event in self.heard}
@@ -59,10 +56,7 @@ class Receiver:
 
 @contextlib.contextmanager
 def listening(lab: settings.Lab) -> Iterator[Receiver]:
-    """Run the script while the block runs, and yield it.
-
-    :raises steps.Failed: if it does not listen
-    """
+    """Run the script while the block runs, and yield it."""
     with (
         (lab.log / "listener.log").open("w") as log,
         subprocess.Popen(

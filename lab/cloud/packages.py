@@ -69,7 +69,6 @@ def install(lab: settings.Lab, project: bool = True) -> None:
     """Install all packages that OpenStack needs.
 
     :param project: whether nova-gpu is installed, too; otherwise it is removed
-    :raises steps.Failed: with the log of what failed
     """
     apt, pip = lab.log / "apt.log", lab.log / "pip.log"
     lab.log.mkdir(parents=True, exist_ok=True)

@@ -60,10 +60,7 @@ def read(path: pathlib.Path, prompts: Collection[str]) -> list[Block]:
 
 
 def parse(text: str, prompts: Collection[str]) -> list[Block]:
-    """Return the blocks of a page with this text, in their order.
-
-    :raises Malformed: as :func:`read`
-    """
+    """Return the blocks of a page with this text, in their order."""
     lines = text.splitlines()
     blocks: list[Block] = []
     for number, line in enumerate(lines, 1):
@@ -85,8 +82,6 @@ def scripts(path: pathlib.Path, title: str) -> list[str]:
     """Return the texts of the shell blocks in the section *title* of a page, in their order.
 
     A block may be part of a file that the page includes (literalinclude).
-
-    :raises Malformed: if there is no such section, or no block in it
     """
     pattern = rf"^{title}\n=+\n((?:.*\n)*?)(?=\S.*\n==+\n|\Z)"
     section = re.search(pattern, path.read_text(), re.MULTILINE)

@@ -94,10 +94,7 @@ _children: dict[int, subprocess.Popen[bytes]] = {}
 
 
 def check(lab: settings.Lab, name: str) -> None:
-    """Check that the daemon *name* runs.
-
-    :raises steps.Failed: if it does not
-    """
+    """Check that the daemon *name* runs."""
     if pid(lab, name) is None:
         raise steps.Failed(f"{name} has ended: see {log_file(lab, name)}")
 

@@ -40,7 +40,6 @@ class Client:
 
         :param service: its name in :class:`lab.cloud.settings.Ports`, with dashes
         :param body: sent as JSON, or unchanged if it is bytes
-        :raises RequestFailed: if the status is 400 or above
         """
         headers = {"X-Auth-Token": self._authenticated()}
         if service in _VERSIONS:
@@ -75,10 +74,7 @@ def answers(url: str) -> bool:
 
 
 def _send(url: str, method: str, headers: dict[str, str], body: Any) -> tuple[Any, str]:
-    """Send a request; return the answer parsed from JSON, and its X-Subject-Token or ''.
-
-    :raises RequestFailed: if the status is 400 or above
-    """
+    """Send a request; return the answer parsed from JSON, and its X-Subject-Token or ''."""
     binary = isinstance(body, bytes)
     content = "application/octet-stream" if binary else "application/json"
     data = body if binary or body is None else json.dumps(body).encode()

@@ -38,10 +38,7 @@ class Ports:
 
     @classmethod
     def from_base(cls, base: int) -> Ports:
-        """Return ports with consecutive numbers from *base* on.
-
-        :raises ValueError: if one of them is not from 1024 to 65535
-        """
+        """Return ports with consecutive numbers from *base* on."""
         count = len(dataclasses.fields(cls))
         if not 1024 <= base <= 65536 - count:
             raise ValueError(f"a port base is from 1024 to {65536 - count}, not {base}")

@@ -37,7 +37,6 @@ def run(
     :param succeeds: whether the command must succeed; otherwise it must fail
     :param last: how many lines at the end are printed; ``None`` for all
     :returns: the whole output
-    :raises steps.Failed: if it fails or succeeds against *succeeds*
     """
     command = f"{program} {' '.join(quoted(word) for word in words)}"
     steps.say(f"{user}$ {command}")

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps of the lab: each prints a line with its seconds, and fails with its log."""
+"""Steps of the lab: each prints a line with its seconds, and fails with its log.
+
+All that the lab does raises Failed, with what to do, if it cannot.
+"""
 
 from __future__ import annotations
 
@@ -53,10 +56,7 @@ def step(name: str, log: pathlib.Path | None = None) -> Iterator[None]:
 
 
 def together(*steps: Callable[[], None]) -> None:
-    """Call all *steps* at the same time, each in a thread, and wait for their ends.
-
-    :raises Failed: by the first of them, in their order, that failed
-    """
+    """Call all *steps* at the same time, each in a thread, and wait for their ends."""
     if not steps:
         return
     with concurrent.futures.ThreadPoolExecutor(len(steps)) as pool:
@@ -70,10 +70,7 @@ def run(
     env: Mapping[str, str] | None = None,
     cwd: pathlib.Path | None = None,
 ) -> None:
-    """Run the command *argv*, and append its output to the file *log*.
-
-    :raises Failed: if its exit status is not 0
-    """
+    """Run the command *argv*, and append its output to the file *log*."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as out:
         out.write(f"$ {' '.join(argv)}\n".encode())
@@ -88,11 +85,7 @@ def run(
 def wait_for(
     what: str, check: Callable[[], bool], timeout_s: float = 60.0, pause_s: float = 0.2
 ) -> None:
-    """Call *check* every *pause_s* seconds until it returns true.
-
-    :param what: what is waited for, in messages: "a port to open"
-    :raises Failed: if it does not within *timeout_s* seconds
-    """
+    """Call *check* every *pause_s* seconds until it returns true."""
     deadline = time.monotonic() + timeout_s
     while not check():
         if time.monotonic() > deadline:

@@ -127,10 +127,7 @@ class _Cloud:
         self.check()
 
     def check(self) -> None:
-        """Check that each guest still runs with its cards, and that Placement counts just these.
-
-        :raises steps.Failed: if one does not, or Placement counts other GPUs
-        """
+        """Check that each guest still runs with its cards, and that Placement counts just these."""
         for row in self.guests.values():
             status = servers.show(self.client, row.server_id)["status"]
             _expect(status == "ACTIVE", f"{row.name} is {status}")
@@ -185,10 +182,7 @@ class _Cloud:
 
 
 def run(lab: settings.Lab, revision: str) -> None:
-    """Upgrade a new cloud of two hosts from a revision of nova-gpu to this one, and back.
-
-    :raises steps.Failed: if a guest loses a card, is restarted, or does not obey an action
-    """
+    """Upgrade a new cloud of two hosts from a revision of nova-gpu to this one, and back."""
     cloud.up(lab, computes=0)
     here = _Cloud(lab)
     with steps.step(f"nova-gpu of {revision}", lab.log / "pip.log"):

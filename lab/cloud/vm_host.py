@@ -28,10 +28,7 @@ _NOVA_COMPUTE = "/run/nova-compute.pid"
 
 
 def power_on(host: settings.Host) -> None:
-    """Build what the VM needs, and boot it.
-
-    :raises steps.Failed: if it cannot run here, or does not boot
-    """
+    """Build what the VM needs, and boot it."""
     lab, out = host.lab, _out(host)
     if reason := vm.obstacle(lab.venv):
         raise steps.Failed(f"--kvm: {reason}")
@@ -65,10 +62,7 @@ def is_on(host: settings.Host) -> bool:
 
 
 def run(host: settings.Host, command: Sequence[str]) -> int:
-    """Run *command* on the host, print its output, and return its exit status.
-
-    :raises steps.Failed: if the host is off, or if the command takes more than ten minutes
-    """
+    """Run *command* on the host, print its output, and return its exit status."""
     if not is_on(host):
         raise steps.Failed(f"{host.name} is off: run `tools/lab down` and `tools/lab up --kvm`")
     folder = _begin(host, shlex.join(command))
@@ -85,10 +79,7 @@ def run(host: settings.Host, command: Sequence[str]) -> int:
 
 
 def output(host: settings.Host, script: str) -> tuple[int, str]:
-    """Run *script* on the host; return its exit status and its output.
-
-    :raises steps.Failed: if it takes more than ten minutes
-    """
+    """Run *script* on the host; return its exit status and its output."""
     folder = _begin(host, script)
 
     def has_ended() -> bool:
@@ -131,10 +122,7 @@ def stop(host: settings.Host, patience_s: float) -> None:
 
 
 def guest_files(lab: settings.Lab, folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
-    """Extract the guests' kernel and initramfs from the VM's disk to *folder*; return both.
-
-    :raises steps.Failed: if debugfs does
-    """
+    """Extract the guests' kernel and initramfs from the VM's disk to *folder*; return both."""
     disk = system.build(_built(lab)) / system.DISK
     files = []
     for name in (system.GUEST_KERNEL, system.GUEST_INITRAMFS):

@@ -16,10 +16,7 @@ Device: TypeAlias = PciAddress | Slot
 
 @functools.lru_cache(maxsize=1 << 15)  # the same few thousand, at every claim
 def parse(text: str) -> Device:
-    """Parse ``0000:3b:00.0`` or ``0000:3b:00.0/nvidia-35/0``, the reverse of ``str()``.
-
-    :raises InvalidValue: if *text* is neither
-    """
+    """Parse ``0000:3b:00.0`` or ``0000:3b:00.0/nvidia-35/0``, the reverse of ``str()``."""
     return Slot.parse(text) if "/" in text else PciAddress.parse(text)
 
 

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Errors of nova-gpu, named after what failed.
 
-They know nothing of Nova; the Nova side translates each of them once, at its border.
+They know nothing of Nova; the Nova side translates each of them once, at its border. ``args`` are
+the constructor's arguments: privsep's daemon sends these, and nova-compute calls the constructor
+with them.
 """
 
 from __future__ import annotations
@@ -50,10 +52,7 @@ class InvalidValue(GPUError):
 
 
 class InvalidPciAddress(InvalidValue):
-    """A text that is not a PCI address.
-
-    ``args`` are the constructor's arguments, as for :class:`GuestError`.
-    """
+    """A text that is not a PCI address."""
 
     def __init__(self, value: str) -> None:
         super().__init__(value)
@@ -106,10 +105,7 @@ class DiscoveryFailed(GPUError):
 
 
 class KernelLogUnreadable(GPUError):
-    """A kernel log that cannot be read.
-
-    ``args`` are the constructor's arguments, as for :class:`GuestError`.
-    """
+    """A kernel log that cannot be read."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(path, reason)
@@ -123,10 +119,7 @@ class KernelLogUnreadable(GPUError):
 
 
 class AnotherRelease(GPUError):
-    """A privileged process of another release than nova-compute.
-
-    ``args`` are the constructor's arguments, as for :class:`GuestError`.
-    """
+    """A privileged process of another release than nova-compute."""
 
     def __init__(self, running: str, installed: str) -> None:
         super().__init__(running, installed)
@@ -148,10 +141,7 @@ class FileNotOurs(GPUError):
 
 
 class NotClean(GPUError):
-    """A card, or a MIG instance or vGPU of one, that is not clean after its last guest.
-
-    ``args`` are the constructor's arguments, as for :class:`GuestError`.
-    """
+    """A card, or a MIG instance or vGPU of one, that is not clean after its last guest."""
 
     def __init__(self, address: str, reason: str, remedy: str) -> None:
         super().__init__(address, reason, remedy)
@@ -186,9 +176,6 @@ class GuestError(GPUError):
     does not. ``host`` is the name of this host, ``None`` until the error is converted into one of
     Nova's. ``for_user`` replaces ``remedy`` in the user's text where only the operator can apply
     the remedy.
-
-    ``args`` are the constructor's arguments: privsep's daemon sends these, and nova-compute calls
-    the constructor with them.
     """
 
     host: str | None = None

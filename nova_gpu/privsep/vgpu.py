@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Privileged calls that make and remove vGPUs, virtual functions and MIG instances."""
+"""Privileged calls that make and remove vGPUs, virtual functions and MIG instances.
+
+What the options do not say of a card is refused. A refusal, or a step that fails, raises
+DeviceUnavailable; a reading that takes too long :class:`nova_gpu.host.child_process.Failed`.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +27,7 @@ _JOURNAL_TIMEOUT_S = 5.0
 
 @nova_gpu.privsep.entrypoint.entrypoint
 def make(slot: str, instance_uuid: str) -> None:
-    """Make the vGPU of an instance at *slot*, unless it exists already.
-
-    :raises DeviceUnavailable: if it cannot be made now
-    """
+    """Make the vGPU of an instance at *slot*, unless it exists already."""
     place = vgpu.Slot.parse(slot)
     uuid = vgpu.device_uuid(instance_uuid, place)
     if privileged_cards.card_of(place.parent, CONF.gpu) is None:
@@ -38,8 +39,6 @@ def make(slot: str, instance_uuid: str) -> None:
 def set_params(slot: str, instance_uuid: str, text: str) -> None:
     """Give the vGPU of an instance at *slot* the parameters *text* instead of its own.
 
-    :raises DeviceUnavailable: if ``[gpu]vgpu_params`` does not permit one of them, or it has others
-        afterwards
     :raises InvalidExtraSpec: if *text* is no list of parameters
     """
     place = vgpu.Slot.parse(slot)
@@ -77,10 +76,7 @@ def types(addresses: list[str]) -> str:
 
 @nova_gpu.privsep.entrypoint.entrypoint
 def partition_modes(addresses: list[str]) -> dict[str, str]:
-    """Return the partition modes of AMD's cards at *addresses*, by address, where known.
-
-    :raises nova_gpu.host.child_process.Failed: if they cannot be read in time
-    """
+    """Return the partition modes of AMD's cards at *addresses*, by address, where known."""
     cards = [model.PciAddress.parse(address) for address in addresses]
     modes = gim.modes(cards, Roots.of(CONF.gpu), CONF.gpu.bind_timeout)
     return {str(card): mode for card, mode in modes.items()}
@@ -88,20 +84,13 @@ def partition_modes(addresses: list[str]) -> dict[str, str]:
 
 @nova_gpu.privsep.entrypoint.entrypoint
 def manager_errors(since: float) -> list[str]:
-    """Return the last errors of NVIDIA's vGPU manager since that time, in seconds of Unix.
-
-    :raises nova_gpu.host.child_process.Failed: if its journal cannot be read in time
-    """
+    """Return the last errors of NVIDIA's vGPU manager since that time, in seconds of Unix."""
     return vgpu_manager.errors(float(since), _JOURNAL_TIMEOUT_S)
 
 
 @nova_gpu.privsep.entrypoint.entrypoint
 def enable_functions(address: str, number: int) -> None:
-    """Enable *number* virtual functions of the card at *address*, unless it has them already.
-
-    :raises DeviceUnavailable: if *number* is not that of ``[gpu]virtual_functions`` for the card,
-        or the functions cannot be enabled now
-    """
+    """Enable *number* virtual functions of the card at *address*, unless it has them already."""
     card = model.PciAddress.parse(address)
     _refuse_unsaid(card, virtual_functions.parse(CONF.gpu.virtual_functions), number)
     virtual_functions.enable(card, number, Roots.of(CONF.gpu), CONF.gpu.bind_timeout)
@@ -109,11 +98,7 @@ def enable_functions(address: str, number: int) -> None:
 
 @nova_gpu.privsep.entrypoint.entrypoint
 def begin_preparation(address: str) -> None:
-    """Set what the options want of the card at *address* before its functions are enabled.
-
-    :raises DeviceUnavailable: if ``[gpu]virtual_functions`` does not name the card, or as
-        :func:`nova_gpu.host.vgpu.preparation.begin`
-    """
+    """Set what the options want of the card at *address* before its functions are enabled."""
     card = _to_prepare(address)
     wanted = preparation.of(card, CONF.gpu)
     preparation.begin(card, wanted, Roots.of(CONF.gpu), CONF.gpu.bind_timeout)
@@ -161,9 +146,6 @@ def make_mig_instances(address: str, profile: str) -> int:
     """Divide the card at *address* into as many MIG instances of *profile* as fit.
 
     Return how many were made, 0 if the card is divided already.
-
-    :raises DeviceUnavailable: if *profile* is not that of ``[gpu]mig_profile`` for the card, or the
-        card cannot be divided now
     """
     card = model.PciAddress.parse(address)
     _refuse_unsaid(card, mig_layout.parse_profiles(CONF.gpu.mig_profile), profile)
@@ -175,8 +157,6 @@ def restore_compute_instances(address: str, numbers: list[int]) -> int:
     """Make a compute instance in those GPU instances of the card at *address* that have none.
 
     Return how many were made.
-
-    :raises DeviceUnavailable: if ``[gpu]mig_profile`` does not name the card, or that fails
     """
     card = _to_prepare(address)
     if preparation.of(card, CONF.gpu).mig_profile is None:

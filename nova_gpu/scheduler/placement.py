@@ -196,10 +196,7 @@ def node(context: nova_context.RequestContext, name: str) -> str | None:
 
 
 def groups(context: nova_context.RequestContext, root: str, nodename: str) -> dict[str, GroupKey]:
-    """Return the groups of GPUs and vGPUs on a compute node, by the UUID of their provider.
-
-    :param root: the UUID of the compute node's provider
-    """
+    """Return the groups of GPUs and vGPUs on a compute node, by the UUID of their provider."""
     answer = _get(context, f"/resource_providers?in_tree={root}")["resource_providers"]
     keys = {
         provider["uuid"]: names.parse_provider_name(nodename, provider["name"])
@@ -313,11 +310,7 @@ def offers(
 def offers_of_host(
     context: nova_context.RequestContext, request: Request, part: GroupRequest, root: str
 ) -> Mapping[str, Inventory]:
-    """Return the inventories of the providers of one host that could serve *part*, by UUID.
-
-    :param root: the UUID of the compute node
-    :raises PlacementFailed: if Placement does not answer
-    """
+    """Return the inventories of the providers of one host that could serve *part*, by UUID."""
     return {
         uuid: offer
         for uuid in providers(context, part, PermittedHosts(root))

@@ -148,10 +148,7 @@ class HostGPUs:
         return self._discovery.roots
 
     def diagnostics(self, guest: Any) -> dict[str, Any]:
-        """Return facts of the guest's GPUs for the API, by :func:`nova_gpu.virt.diagnostics.gpus`.
-
-        :param guest: a nova.virt.libvirt.guest.Guest
-        """
+        """Return facts of the guest's GPUs for the API (:func:`nova_gpu.virt.diagnostics.gpus`)."""
         modules = self._discovery.deliveries.sets.modules
         return diagnostics.gpus(guest, self.assigned, self.vgpus.cards, self.roots, modules)
 

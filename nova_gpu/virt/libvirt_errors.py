@@ -415,10 +415,7 @@ def translated(instance_uuid: str, devices: Collection[GPU | Slot]) -> Iterator[
 
 
 def _of_manager(began: float) -> str:
-    """Return the last errors in the journal of NVIDIA's vGPU manager, or why there are none.
-
-    :param began: the time when the start began
-    """
+    """Return the last errors in the journal of NVIDIA's vGPU manager, or why there are none."""
     try:
         with boundary.crossed():
             lines = nova_gpu.privsep.vgpu.manager_errors(began)

@@ -16,8 +16,6 @@ class LibvirtVersion:
 
     Call the object for the version as one number, 10000000 for 10.0.0. If libvirt does not answer,
     the call returns its last answer, or ``None`` before the first one.
-
-    :param ask: ask libvirt for the version
     """
 
     def __init__(self, ask: Callable[[], int]) -> None:

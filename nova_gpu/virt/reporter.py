@@ -86,11 +86,7 @@ class Reporter:
         card_groups: CardGroups,
         owners: Mapping[Device, Owner],
     ) -> None:
-        """Report which whole cards are offered now, no longer offered, faulty, or recovered.
-
-        :param gpus: the host's cards, except divided ones
-        :param card_groups: the groups of whole cards that are published
-        """
+        """Report which whole cards are offered now, no longer offered, faulty, or recovered."""
         groups = {a: group for group in card_groups.values() for a in group.gpus}
         cards = {gpu.address: gpu for gpu in gpus}
         cards |= {address: group.gpus[address] for address, group in groups.items()}

@@ -46,12 +46,7 @@ def requires_topology(request: GPURequest) -> bool:
 
 
 def need(connection: Any, size: Size, request: FlavorRequest) -> Need:
-    """Return the resources that one instance takes of its host.
-
-    :param size: the fields of its flavor
-    :param request: its flavor's GPU request
-    :raises Unservable: as :func:`osc_gpu.query.placement_query`
-    """
+    """Return the resources that one instance takes of its host."""
     placement_query = query.placement_query(connection, size, request)
     # Groups of GPUs and of vGPUs are in one list, and their traits do not distinguish them.
     own = {placement_query.resource_class}

@@ -318,10 +318,7 @@ def _not_found(proposal: Plan) -> str:
 
 
 def count(text: str) -> int:
-    """Parse an option's number of instances.
-
-    :raises argparse.ArgumentTypeError: if *text* is not a number in the permitted range
-    """
+    """Parse an option's number of instances."""
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= request_group.MAX_GPUS:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a number of instances from 1 to {request_group.MAX_GPUS}"

@@ -139,9 +139,6 @@ def finish(connection: Any, say: Callable[[str], None], patience_s: float) -> No
 
     A run that was killed leaves one behind, which keeps the GPUs of both hosts until it is
     confirmed. Resizes and the migrations of other users are left alone.
-
-    :param say: prints a line for each migration
-    :param patience_s: the seconds that Nova may take for each task
     """
     own = {"status": "finished", "migration_type": "migration"}
     with rest.clean_refusals("Nova"):

@@ -388,10 +388,7 @@ def end(connection: Any, chosen: Candidate, takers: str) -> None:
 
 
 def wait(connection: Any, ended: Collection[Candidate], patience_s: float) -> None:
-    """Wait until the GPUs of the instances *ended* are free in Placement.
-
-    :param patience_s: the seconds to wait at most
-    """
+    """Wait until the GPUs of the instances *ended* are free in Placement."""
 
     def left() -> list[Candidate]:
         return [candidate for candidate in ended if _has_gpus(connection, candidate.server.id)]

@@ -91,7 +91,6 @@ def parse_name(
 
     :param synonyms: names that mean another one, both in the form of :func:`names.word`
     :param spaces: whether a name may consist of several words
-    :raises InvalidExtraSpec: if *text* is not one of the forms in :data:`ALLOWED_NAMES`
     """
     try:
         operator, written = _split(_joined(text.split()) if spaces else text.split())
@@ -220,10 +219,7 @@ class Quantity:
 
 
 def parse_number(key: str, text: str) -> Quantity:
-    """Parse the condition on a number that the extra spec *key* states as *text*.
-
-    :raises InvalidExtraSpec: if *text* is not one of the forms in :data:`ALLOWED_NUMBERS`
-    """
+    """Parse the condition on a number that the extra spec *key* states as *text*."""
 
     def refused(reason: str) -> exception.InvalidExtraSpec:
         return exception.InvalidExtraSpec(key, text, reason, ALLOWED_NUMBERS)

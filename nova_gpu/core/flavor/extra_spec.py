@@ -55,10 +55,7 @@ def contradictions(extra_specs: Mapping[str, str]) -> Iterator[exception.Invalid
 
 
 def suffixes(extra_specs: Mapping[str, str]) -> str:
-    """Return what extensions add to the summary of a flavor.
-
-    :raises InvalidExtraSpec: if a value cannot be used
-    """
+    """Return what extensions add to the summary of a flavor."""
     stated = (word for word in OF_EXTENSIONS if word.suffix and word.name in extra_specs)
     return "".join(word.suffix(extra_specs) for word in stated if word.suffix)
 

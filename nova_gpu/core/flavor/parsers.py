@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parsers of the values of nova-gpu's extra specs (:mod:`~nova_gpu.core.flavor.extra_spec`)."""
+"""Parsers of the values of nova-gpu's extra specs (:mod:`~nova_gpu.core.flavor.extra_spec`).
+
+Each raises InvalidExtraSpec, with what is allowed, for a text that it cannot parse.
+"""
 
 from __future__ import annotations
 
@@ -40,10 +43,7 @@ def allowed(words: type[enum.StrEnum]) -> str:
 
 
 def parse_word(key: str, text: str, words: type[WordT], reason: str) -> WordT:
-    """Return the member of *words* that *text* names, in any capitalisation.
-
-    :raises InvalidExtraSpec: with *reason* if *text* names no member
-    """
+    """Return the member of *words* that *text* names, in any capitalisation."""
     try:
         return words(text.strip().lower())
     except ValueError as e:
@@ -51,10 +51,7 @@ def parse_word(key: str, text: str, words: type[WordT], reason: str) -> WordT:
 
 
 def stated(key: str, extra_specs: Mapping[str, str], words: type[WordT]) -> WordT | None:
-    """Return the member of *words* that the extra spec *key* names, ``None`` without that key.
-
-    :raises InvalidExtraSpec: if the value names no member
-    """
+    """Return the member of *words* that the extra spec *key* names, ``None`` without that key."""
     if (text := extra_specs.get(key)) is None:
         return None
     return parse_word(key, text, words, "it is not one of the allowed words")
@@ -66,10 +63,7 @@ def is_true(text: str | None) -> bool:
 
 
 def parse_count(text: str, key: str = names.GPUS) -> int:
-    """Parse the number of GPUs or vGPUs in the extra spec *key*.
-
-    :raises InvalidExtraSpec: if the value of *key* is not one of ALLOWED_COUNTS
-    """
+    """Parse the number of GPUs or vGPUs in the extra spec *key*."""
 
     def refused(reason: str) -> exception.InvalidExtraSpec:
         return exception.InvalidExtraSpec(key, text, reason, ALLOWED_COUNTS)
@@ -90,10 +84,7 @@ def parse_count(text: str, key: str = names.GPUS) -> int:
 
 
 def parse_name(key: str, text: str) -> Condition:
-    """Parse the condition on a name in the extra spec *key*, in which ``KVM`` means ``QEMU``.
-
-    :raises InvalidExtraSpec: if *text* is not one of condition.ALLOWED_NAMES
-    """
+    """Parse the condition on a name in the extra spec *key*, in which ``KVM`` means ``QEMU``."""
     return condition.parse_name(key, text, _SYNONYMS.get(key), spaces=key in _OF_SEVERAL_WORDS)
 
 
@@ -112,8 +103,6 @@ def parse_vgpu_type(key: str, text: str) -> Condition:
     """Parse the condition on the name or the id of a vGPU type.
 
     Alternatives and exclusions are refused: as a type has two names, they would be ambiguous.
-
-    :raises InvalidExtraSpec: if the value of *key* is not one of ALLOWED_TYPES
     """
     stated = parse_name(key, text)
     if stated.equal_to is None:
@@ -123,10 +112,7 @@ def parse_vgpu_type(key: str, text: str) -> Condition:
 
 
 def parse_params(key: str, text: str) -> str:
-    """Return the parameters of vGPUs in *text* without white space, in the order of their names.
-
-    :raises InvalidExtraSpec: if the value of *key* is not one of ALLOWED_PARAMS
-    """
+    """Return the parameters of vGPUs in *text* without white space, in the order of their names."""
     params = sorted(param.strip() for param in text.split(","))
     names_ = [param.partition("=")[0] for param in params]
     if len(params) > _MOST_PARAMS or not all(map(_PARAM.fullmatch, params)):
@@ -139,10 +125,7 @@ def parse_params(key: str, text: str) -> str:
 
 
 def parse_switch(key: str, extra_specs: Mapping[str, str], *, otherwise: bool) -> bool:
-    """Parse the boolean *key* of a flavor; return *otherwise* if the flavor has none.
-
-    :raises InvalidExtraSpec: if it is neither true nor false
-    """
+    """Parse the boolean *key* of a flavor; return *otherwise* if the flavor has none."""
     text = extra_specs.get(key)
     if text is None:
         return otherwise
@@ -160,9 +143,6 @@ class OnStop(enum.StrEnum):
 
 
 def parse_on_stop(text: str) -> OnStop:
-    """Parse ``gpu:on_stop`` of a flavor, or the image property of the same meaning.
-
-    :raises InvalidExtraSpec: if *text* is not one of the values of :class:`OnStop`
-    """
+    """Parse ``gpu:on_stop`` of a flavor, or the image property of the same meaning."""
     reason = "it does not say whether a stopped instance keeps its GPUs"
     return parse_word(names.ON_STOP, text, OnStop, reason)

@@ -127,7 +127,7 @@ class FlavorRequest:
 
     Each property is parsed on first use, so that an error in one does not affect the others: an
     instance without GPUs must not fail because of its flavor's GPU properties, nor a container
-    because of properties for KVM guests only.
+    because of properties for KVM guests only. What cannot be parsed raises InvalidExtraSpec.
     """
 
     extra_specs: Mapping[str, str]
@@ -178,8 +178,6 @@ class FlavorRequest:
 
         A flavor with ``resources:VGPU`` alone is Nova's: any vGPU serves it, of nova-gpu or of the
         types that [devices]enabled_mdev_types names.
-
-        :raises InvalidExtraSpec: for a value that cannot be used, or two that contradict each other
         """
         if not self.vgpu_words:
             return None
@@ -216,17 +214,13 @@ class FlavorRequest:
 
     @functools.cached_property
     def requests(self) -> tuple[Request, ...]:
-        """The requests for whole GPUs and for vGPUs; empty if the flavor has neither.
-
-        :raises InvalidExtraSpec: if one of them cannot be parsed
-        """
+        """The requests for whole GPUs and for vGPUs; empty if the flavor has neither."""
         return tuple(request for request in (self.whole, self.vgpus) if request is not None)
 
     def counts(self, *, by_model: bool) -> Counter[str]:
         """Return how many GPUs and vGPUs Placement counts for one instance, by resource class.
 
         :param by_model: whether GPUs are counted by model too, even if the flavor does not say so
-        :raises InvalidExtraSpec: if a request cannot be parsed
         """
         counts: Counter[str] = Counter()
         for request in self.requests:
@@ -237,10 +231,7 @@ class FlavorRequest:
         return counts
 
     def uncounted(self, *, by_model: bool) -> Counter[str]:
-        """Return those of :meth:`counts` that Nova's API does not count for quota.
-
-        :raises InvalidExtraSpec: if a request cannot be parsed
-        """
+        """Return those of :meth:`counts` that Nova's API does not count for quota."""
         by_nova: Counter[str] = Counter()
         for request in self.requests:
             for group in request.groups:
@@ -253,8 +244,6 @@ class FlavorRequest:
         """The condition on the host's hypervisor, ``None`` without one.
 
         A flavor without GPUs may state one too.
-
-        :raises InvalidExtraSpec: if the condition or the GPU request cannot be parsed
         """
         if self.whole:
             return self.whole.hypervisor
@@ -272,41 +261,26 @@ class FlavorRequest:
 
     @functools.cached_property
     def vgpu_params(self) -> str:
-        """The parameters of the vGPUs, as NVIDIA's driver takes them; empty without any.
-
-        :raises InvalidExtraSpec: if the flavor's value is no list of parameters
-        """
+        """The parameters of the vGPUs, as NVIDIA's driver takes them; empty without any."""
         return extra_spec.VGPU_PARAMS.of(self.extra_specs) or ""
 
     @functools.cached_property
     def option_rom(self) -> bool:
-        """Whether a KVM guest sees the option ROMs of its GPUs; true unless the flavor says no.
-
-        :raises InvalidExtraSpec: if the flavor's value is not a boolean
-        """
+        """Whether a KVM guest sees the option ROMs of its GPUs; true unless the flavor says no."""
         return parsers.parse_switch(names.OPTION_ROM, self.extra_specs, otherwise=True)
 
     @functools.cached_property
     def guest_topology(self) -> GuestTopology:
-        """The value of ``gpu:guest_topology``, ``AUTO`` if the flavor does not set it.
-
-        :raises InvalidExtraSpec: if the flavor's value is not allowed
-        """
+        """The value of ``gpu:guest_topology``, ``AUTO`` if the flavor does not set it."""
         return extra_spec.GUEST_TOPOLOGY.of(self.extra_specs) or GuestTopology.AUTO
 
     def check_guest_options(self) -> None:
-        """Refuse invalid values of ``gpu:option_rom`` and ``gpu:guest_topology``.
-
-        :raises InvalidExtraSpec: with the property and the reason
-        """
+        """Refuse invalid values of ``gpu:option_rom`` and ``gpu:guest_topology``."""
         _ = self.option_rom, self.guest_topology
 
     @functools.cached_property
     def on_stop(self) -> OnStop | None:
-        """The value of ``gpu:on_stop``, ``None`` if the flavor does not set it.
-
-        :raises InvalidExtraSpec: if the flavor's value is not allowed
-        """
+        """The value of ``gpu:on_stop``, ``None`` if the flavor does not set it."""
         return extra_spec.ON_STOP.of(self.extra_specs)
 
     def gives_back(self, image: str | None, host: OnStop) -> bool:

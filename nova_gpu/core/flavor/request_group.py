@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The request groups of a flavor that ask for GPUs: ``resources:PGPU`` and its ``trait:``."""
+"""The request groups of a flavor that ask for GPUs: ``resources:PGPU`` and its ``trait:``.
+
+What cannot be parsed, or is refused, raises InvalidExtraSpec.
+"""
 
 from __future__ import annotations
 
@@ -38,10 +41,7 @@ class GroupRequest:
 def parse(
     extra_specs: Mapping[str, str], resource_class: str = names.RESOURCE_CLASS
 ) -> dict[str, GroupRequest]:
-    """Return the request groups of a flavor that request *resource_class*, by suffix.
-
-    :raises InvalidExtraSpec: if an amount is not a number of GPUs
-    """
+    """Return the request groups of a flavor that request *resource_class*, by suffix."""
     groups = {}
     for key, text in extra_specs.items():
         match = _KEY.fullmatch(key)
@@ -89,8 +89,6 @@ def refuse_line_feeds(extra_specs: Mapping[str, str]) -> None:
 
     The API and the scheduler accept it, because their patterns end in ``$``, which matches before
     a line feed (``nova.scheduler.utils.ResourceRequest``). Quota and this module do not count it.
-
-    :raises InvalidExtraSpec: if there is one
     """
     for key, text in extra_specs.items():
         match = _KEY.fullmatch(key.removesuffix("\n"))
@@ -101,10 +99,7 @@ def refuse_line_feeds(extra_specs: Mapping[str, str]) -> None:
 
 
 def refuse_traits_alone(extra_specs: Mapping[str, str]) -> None:
-    """Refuse traits of a request group that requests no resource: Placement refuses the query.
-
-    :raises InvalidExtraSpec: if there is one
-    """
+    """Refuse traits of a request group that requests no resource: Placement refuses the query."""
     having = suffixes(extra_specs)
     for key, verdict in extra_specs.items():
         match = _KEY.fullmatch(key)

@@ -22,10 +22,7 @@ def no_pci_express(machine_type: str | None) -> str:
 
 
 def refuse_without_pci_express(machine_type: str | None) -> None:
-    """Refuse a machine type without PCI Express.
-
-    :raises GuestUnfit: with the type
-    """
+    """Refuse a machine type without PCI Express."""
     if machine_type and has_pci_express(machine_type):
         return
     raise exception.GuestUnfit(

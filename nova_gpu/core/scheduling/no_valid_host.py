@@ -104,8 +104,6 @@ def unknown_name(request: Request, traits: Collection[str]) -> Reason | None:
 
     The reason is for the first such condition of the flavor, for example on the model, memory or
     hypervisor. Return ``None`` if each condition, by itself, is satisfied by some GPU.
-
-    :param traits: the traits that some provider has
     """
     kind = summary.kind(request)
     sign = _SIGNS[request.resource_class]
@@ -129,7 +127,6 @@ def unfit_machine_type(
     Return ``None`` if some of the GPUs are on hosts of containers, which have no machine type.
 
     :param machine_type: the image's machine type, which has no PCI Express
-    :param traits: the traits that some provider has
     """
     values = names.known_values(names.TRAIT_HYPERVISOR, traits)
     if request.hypervisor:
@@ -211,7 +208,6 @@ def nowhere(
     """Return why no provider has all traits that *group* requests.
 
     :param unmet: the traits of the group that no provider satisfies, even alone
-    :param known, bound: as for :func:`missing`
     """
     if bound:
         text = f"the requested host has no {summary.gpus(request, group)}"

@@ -120,10 +120,7 @@ def choose(
 
 @functools.lru_cache(maxsize=4096)
 def costs(free: Cells) -> tuple[Cost, ...]:
-    """Return the cost of the best set of each size, from 0 to all of the free GPUs.
-
-    :param free: the places of free GPUs, as in a host's report
-    """
+    """Return the cost of the best set of each size, from 0 to all of the free GPUs."""
     places = _places(free)
     return tuple(cost for cost, _ in _table(sorted(places), places))
 

@@ -220,10 +220,7 @@ class Slot:
 
     @classmethod
     def of_device(cls, parent: PciAddress, type_id: str, device: str) -> Slot:
-        """Return the slot of a mediated device that nova-gpu has not made.
-
-        :param device: its uuid
-        """
+        """Return the slot of a mediated device that nova-gpu has not made."""
         return cls(parent, type_id, uuid.UUID(device).int)
 
     def __str__(self) -> str:

@@ -259,10 +259,7 @@ class Order(enum.StrEnum):
 
 
 def choose(free: Mapping[PciAddress, Sequence[Slot]], count: int, order: Order) -> tuple[Slot, ...]:
-    """Return *count* of the *free* slots, in the order in which *order* chooses them.
-
-    :raises ValueError: if there are fewer than *count*
-    """
+    """Return *count* of the *free* slots, in the order in which *order* chooses them."""
     left = {card: list(slots) for card, slots in free.items()}
     if not 0 <= count <= sum(map(len, left.values())):
         raise ValueError(f"cannot choose {count} of {sum(map(len, left.values()))} free vGPUs")

@@ -92,8 +92,6 @@ def obstacle(
     """Return why no guest can start with the driver's files for *device*, which CDI files name.
 
     Return ``None`` if they are there, or no CDI file describes the card or MIG instance.
-
-    :param driver: the driver of the card
     """
     read = cdi.find(roots.cdi_spec_dirs, owner_uid)
     address, own, described = _match(device, read, roots)

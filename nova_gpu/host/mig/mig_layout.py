@@ -2,7 +2,9 @@
 """The MIG instances into which cards are divided, and the division of a card into new ones.
 
 Two sources must agree on a card's instances: the driver's capability files name their device nodes,
-NVML reports their size. A card that has instances is never divided anew.
+NVML reports their size. A card that has instances is never divided anew. What
+cannot be divided raises DeviceUnavailable, an entry that cannot be parsed InvalidOption.
+
 """
 
 from __future__ import annotations
@@ -130,10 +132,7 @@ def _divided(card: GPU, roots: Roots, *, shares: bool) -> vgpu.DividedCard:
 
 
 def parse_profiles(entries: Iterable[str]) -> Mapping[str, str]:
-    """Return the profiles in ``[gpu]mig_profile``, by a card's address or product.
-
-    :raises InvalidOption: if an entry is invalid
-    """
+    """Return the profiles in ``[gpu]mig_profile``, by a card's address or product."""
     return selection.parse_by_card(_OPTION, entries, _profile, _FORM)
 
 
@@ -159,8 +158,6 @@ def fill(card: PciAddress, profile: str, roots: Roots, timeout_s: float) -> int:
 
     Return how many instances of the profile it has then, each with a compute instance. Without a
     *profile* only turn MIG mode on.
-
-    :raises DeviceUnavailable: as :func:`make`
     """
 
     def refused(reason: str, remedy: str) -> exception.DeviceUnavailable:
@@ -181,7 +178,6 @@ def restore(card: PciAddress, numbers: Iterable[int], timeout_s: float) -> int:
     Return how many were made.
 
     :param numbers: NVIDIA's ids of the GPU instances
-    :raises DeviceUnavailable: if that fails
     """
     ids = sorted(numbers)
     try:
@@ -196,10 +192,7 @@ def restore(card: PciAddress, numbers: Iterable[int], timeout_s: float) -> int:
 
 
 def _run(arguments: Iterable[str], timeout_s: float) -> int:
-    """Run the script with these arguments; return how many instances were made.
-
-    :raises ValueError: if it fails
-    """
+    """Run the script with these arguments; return how many instances were made."""
     try:
         command = [sys.executable, "-P", "-c", _MAKER, *arguments]
         answer = json_text.parse(child_process.run(command, timeout_s))

@@ -108,8 +108,5 @@ def load(path: pathlib.Path) -> Position | None:
 
 
 def save(path: pathlib.Path, position: Position) -> None:
-    """Write the position to the file at *path*.
-
-    :raises OSError: if it cannot be written
-    """
+    """Write the position to the file at *path*."""
     files.write_json(path, dataclasses.asdict(position))

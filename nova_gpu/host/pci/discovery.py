@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Discovery of a host's GPUs, each of which is one card, by its PCI functions in sysfs."""
+"""Discovery of a host's GPUs, each of which is one card, by its PCI functions in sysfs.
+
+Each reader raises DiscoveryFailed if the functions cannot be listed (:func:`_names`).
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,6 @@ def discover(
 
     :param overrides: the products of ``[gpu]product``, as :func:`products.parse_overrides`
     :param nvml: queries NVML; called only if a selected card is bound to the nvidia driver
-    :raises DiscoveryFailed: if the PCI functions cannot be listed
     """
     cards = list(_scan(roots, selection))
     for address in selection.addresses - {card.address for card in cards}:
@@ -91,8 +93,6 @@ def cards_at(addresses: Iterable[model.PciAddress], roots: Roots) -> tuple[model
     """Return the cards at *addresses*, of any vendor, without the facts that NVML reports.
 
     Addresses without a card are ignored.
-
-    :raises DiscoveryFailed: as :func:`discover`
     """
     selection = Selection(vendors=frozenset(), addresses=frozenset(addresses))
     if not selection.addresses:
@@ -101,10 +101,7 @@ def cards_at(addresses: Iterable[model.PciAddress], roots: Roots) -> tuple[model
 
 
 def card_at(address: model.PciAddress, roots: Roots) -> model.GPU | None:
-    """Return the card at *address* as :func:`cards_at` does, ``None`` if there is none.
-
-    :raises DiscoveryFailed: as :func:`discover`
-    """
+    """Return the card at *address* as :func:`cards_at` does, ``None`` if there is none."""
     return next(iter(cards_at([address], roots)), None)
 
 
@@ -129,8 +126,6 @@ def _scan(roots: Roots, selection: Selection) -> Iterator[model.GPU]:
     """Yield the cards that *selection* selects, with the facts in sysfs only.
 
     Warn of PCI functions that cannot be read.
-
-    :raises DiscoveryFailed: as :func:`_names`
     """
     devices, present = f"{roots.sysfs}/bus/pci/devices", frozenset(_names(roots.sysfs))
     slots = set()

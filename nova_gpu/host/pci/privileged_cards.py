@@ -31,10 +31,7 @@ def card(address: PciAddress, options: Any) -> GPU | None:
 
 
 def card_of(function: PciAddress, options: Any) -> GPU | None:
-    """Return the selected card of *function*, which is the card or a virtual function of it.
-
-    :raises DiscoveryFailed: as :func:`card`
-    """
+    """Return the selected card of *function*, which is the card or a virtual function of it."""
     try:
         physical = sysfs.link(sysfs.device(function, Roots.of(options)), "physfn")
     except OSError:

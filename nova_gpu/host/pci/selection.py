@@ -28,10 +28,7 @@ class Selection:
     def parse(
         cls, vendors: Iterable[str], addresses: Iterable[str], product_ids: Iterable[str]
     ) -> Selection:
-        """Parse the values of the options that select cards.
-
-        :raises InvalidOption: if an element of an option is invalid
-        """
+        """Parse the values of the options that select cards."""
         return cls(
             vendors=frozenset(map(_vendor, vendors)),
             addresses=frozenset(map(_address, addresses)),

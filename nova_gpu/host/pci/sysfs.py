@@ -10,6 +10,10 @@ the CPU::
 
     pci0000:80/0000:80:01.0/0000:81:00.0/0000:82:04.0/0000:84:00.0
     root       root port    a switch: its upstream port and one of those downstream
+
+A reader raises OSError if the attribute is not there (any longer) or the kernel refuses to read it,
+and ValueError if its text has another form than the kernel's.
+
 """
 
 from __future__ import annotations
@@ -48,10 +52,7 @@ def device(address: model.PciAddress | str, roots: Roots) -> str:
 
 
 def attribute(device: str, name: str) -> str:
-    """Return the text of the attribute *name* of *device*, without white space around it.
-
-    :raises OSError: if it does not exist (any longer) or the kernel refuses to read it
-    """
+    """Return the text of the attribute *name* of *device*, without white space around it."""
     path = f"{device}/{name}"
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -64,11 +65,7 @@ def attribute(device: str, name: str) -> str:
 
 
 def hexadecimal(device: str, name: str) -> int:
-    """Return the value of a hexadecimal attribute such as ``0x10de``.
-
-    :raises OSError: as :func:`attribute`
-    :raises ValueError: if it has another form
-    """
+    """Return the value of a hexadecimal attribute such as ``0x10de``."""
     text = attribute(device, name)
     try:
         return int(text, 16)
@@ -87,7 +84,6 @@ def decimal(device: str, name: str) -> int | None:
 def ids(device: str) -> tuple[str, str]:
     """Return the ids of a PCI function's vendor and of its product: ``10de`` and ``2335``.
 
-    :raises OSError: as :func:`attribute`
     :raises ValueError: if an id has more than sixteen bits
     """
     return _id(device, "vendor"), _id(device, "device")
@@ -109,10 +105,7 @@ def _id(device: str, name: str) -> str:
 
 
 def link(device: str, name: str) -> str | None:
-    """Return the name of what the link *name* leads to, ``None`` if there is no such link.
-
-    :raises OSError: if the kernel does not report it
-    """
+    """Return the name of what the link *name* leads to, ``None`` if there is no such link."""
     try:
         return os.readlink(f"{device}/{name}").rpartition("/")[2]
     except FileNotFoundError:
@@ -132,7 +125,6 @@ def high_bars(address: model.PciAddress, roots: Roots) -> tuple[int, ...]:
 
     A guest's firmware puts these above 4 GiB.
 
-    :raises OSError: if they cannot be read
     :raises ValueError: if the file has another form than the kernel's resource_show() writes
     """
     high = bars(address, roots)
@@ -144,17 +136,12 @@ def has_io_bar(address: model.PciAddress, roots: Roots) -> bool:
 
     vfio-pci hides a BAR to which the host has not assigned an address (``vfio_bar_fixup`` in its
     vfio_pci_config.c).
-
-    :raises OSError, ValueError: as :func:`high_bars`
     """
     return any(start and flags & _IORESOURCE_IO for start, _, flags in bars(address, roots))
 
 
 def has_unassigned_bar(address: model.PciAddress, roots: Roots) -> bool:
-    """Return whether a memory BAR of the function has no address (drivers/pci/setup-res.c).
-
-    :raises OSError, ValueError: as :func:`high_bars`
-    """
+    """Return whether a memory BAR of the function has no address (drivers/pci/setup-res.c)."""
     return any(
         flags & _IORESOURCE_MEM and (flags & _IORESOURCE_UNSET or not start)
         for start, _, flags in bars(address, roots)
@@ -162,10 +149,7 @@ def has_unassigned_bar(address: model.PciAddress, roots: Roots) -> bool:
 
 
 def bars(address: model.PciAddress, roots: Roots) -> Iterator[tuple[int, int, int]]:
-    """Yield the first address, the last address and the kernel's flags of each BAR in use.
-
-    :raises OSError, ValueError: as :func:`high_bars`
-    """
+    """Yield the first address, the last address and the kernel's flags of each BAR in use."""
     text = attribute(device(address, roots), "resource")
     for line in text.splitlines()[:_BARS]:
         start, end, flags = (int(word, 16) for word in line.split())

@@ -7,6 +7,10 @@ doc/source/contributor/state.rst lists nova-gpu's files and their purpose.
 
 A *trusted* file is read only if no user but root and the process's own could have written it. The
 state path belongs to the user nova, so root's processes refuse a file that nova put there.
+
+Each function raises OSError if the system refuses it, and Untrusted for a file, or a file in a
+folder, that another user can change.
+
 """
 
 from __future__ import annotations
@@ -42,7 +46,6 @@ def opened(
 
     :param follow: whether to open the target of a symbolic link, which is an error otherwise
     :param flags: further flags of :func:`os.open`
-    :raises OSError: if it cannot be opened
     """
     flags |= os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     fd = os.open(path, flags, dir_fd=dir_fd)
@@ -55,7 +58,6 @@ def opened(
 def text(fd: int, largest: int = LARGEST) -> str:
     """Return the whole text of the open file *fd*.
 
-    :raises OSError: if it cannot be read
     :raises ValueError: if it is no regular file, has more than *largest* bytes or is not UTF-8
     """
     if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -139,8 +141,6 @@ def write(
 
     :param mode: the permissions of the file; by default 0666 without the umask
     :param durable: whether to wait for the disk, so that a power failure loses nothing
-    :raises OSError: if it cannot be written
-    :raises Untrusted: with *trusted*, if another user could change its folder
     """
     # An ending that no program reads: some of these files lie among those of other programs.
     draft = f".{path.name}.nova-gpu"
@@ -160,21 +160,14 @@ def write(
 
 
 def remove(path: pathlib.Path, *, trusted: bool = False) -> None:
-    """Remove the file at *path*, if it exists.
-
-    :raises OSError: if it cannot be removed
-    :raises Untrusted: with *trusted*, if another user could change its folder
-    """
+    """Remove the file at *path*, if it exists."""
     with contextlib.suppress(FileNotFoundError), _folder(path.parent, trusted=trusted) as folder:
         os.unlink(path.name, dir_fd=folder)
         os.fsync(folder)
 
 
 def names(folder: pathlib.Path) -> list[str]:
-    """Return the names of the files in *folder*, sorted; an empty list if it does not exist.
-
-    :raises OSError: if it cannot be listed
-    """
+    """Return the names of the files in *folder*, sorted; an empty list if it does not exist."""
     try:
         return sorted(name for name in os.listdir(folder) if not name.startswith("."))
     except FileNotFoundError:
@@ -186,10 +179,7 @@ def of_card(folder: pathlib.Path, card: PciAddress) -> pathlib.Path:
 
 
 def cards(folder: pathlib.Path) -> list[PciAddress]:
-    """Return the cards that have a file in *folder*, whose other files are ignored.
-
-    :raises OSError: if it cannot be listed
-    """
+    """Return the cards that have a file in *folder*, whose other files are ignored."""
     addresses = []
     for name in names(folder):
         with contextlib.suppress(exception.InvalidPciAddress):

@@ -16,7 +16,9 @@ to all cards of the product that may be the quarantined one. An entry without ``
 releases and operators write it, applies to a card of the product at the address. Only older
 releases wrote ``cleaning`` (true): that the card had to be cleaned.
 
-Another folder has such files for cards that could not be bound (:class:`BindFailures`).
+Another folder has such files for cards that could not be bound (:class:`BindFailures`). What reads
+or changes a folder raises OSError if it cannot.
+
 """
 
 from __future__ import annotations
@@ -201,8 +203,6 @@ def follow(
     """Rename the entries of cards whose address has changed; return pairs of old and new address.
 
     Call this when nova-compute starts.
-
-    :raises OSError: if the folder cannot be read or changed
     """
     gpus, entries = tuple(cards), load(folder)
     homes = {}
@@ -246,10 +246,7 @@ def to_clean(folder: pathlib.Path) -> list[PciAddress]:
 
 
 def end_those_of_former_boots(folder: pathlib.Path, boot_id: str) -> list[Entry]:
-    """Remove the entries that ended with an earlier boot than *boot_id*, and return them.
-
-    :raises OSError: if the folder cannot be read or changed
-    """
+    """Remove the entries that ended with an earlier boot than *boot_id*, and return them."""
     over = [
         record
         for record in load(folder).values()
@@ -261,10 +258,7 @@ def end_those_of_former_boots(folder: pathlib.Path, boot_id: str) -> list[Entry]
 
 
 def load(folder: pathlib.Path) -> dict[PciAddress, Entry]:
-    """Return all entries in *folder*, by address; none if the folder does not exist.
-
-    :raises OSError: if the folder cannot be listed
-    """
+    """Return all entries in *folder*, by address; none if the folder does not exist."""
     entries = {}
     for address in files.cards(folder):
         with contextlib.suppress(FileNotFoundError):
@@ -283,10 +277,7 @@ def put(folder: pathlib.Path, new: Entry) -> None:
 
 
 def release(folder: pathlib.Path, address: PciAddress) -> Entry | None:
-    """Remove and return the entry for *address*, ``None`` if there was none.
-
-    :raises OSError: if it cannot be removed
-    """
+    """Remove and return the entry for *address*, ``None`` if there was none."""
     path = files.of_card(folder, address)
     try:
         record = _read(path, address)

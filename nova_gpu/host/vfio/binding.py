@@ -354,8 +354,6 @@ def in_use(
     """Return the processes of the host that have one of these cards open, by card.
 
     A process that cannot be looked into may have each of them open.
-
-    :raises Failed: if the search for them fails
     """
     gpus = discovery.cards_at(addresses, settings.roots)
     devices_by_card = {gpu.address: open_devices.numbers(gpu, settings.roots) for gpu in gpus}
@@ -406,10 +404,7 @@ def reset(gpu: model.GPU, settings: RebindSettings, *, required: bool = True) ->
 
 
 def resets_functions(gpu: model.GPU, roots: Roots) -> bool:
-    """Return whether each function of the card is reset alone; otherwise its whole bus is.
-
-    :raises OSError: if sysfs cannot be read
-    """
+    """Return whether each function of the card is reset alone; otherwise its whole bus is."""
     return all(_has_method(function, roots) for function in gpu.functions)
 
 
@@ -508,11 +503,7 @@ def former_drivers(folder: pathlib.Path, card: model.PciAddress, roots: Roots) -
 
 
 def record(folder: pathlib.Path, card: model.PciAddress, formers: Formers, roots: Roots) -> None:
-    """Record the former drivers of the functions of *card*; if there are none, remove the file.
-
-    :raises Untrusted: if another user could change the folder
-    :raises OSError: if the file cannot be written
-    """
+    """Record the former drivers of the functions of *card*; if there are none, remove the file."""
     path = files.of_card(folder, card)
     if not formers:
         files.remove(path, trusted=True)

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Boot configuration that binds a host's cards to vfio-pci, which ``nova-gpu host prepare`` writes.
 
-It consists of a modprobe.d file and, if kernel arguments are needed, a drop-in file of GRUB.
+It consists of a modprobe.d file and, if kernel arguments are needed, a drop-in file of GRUB. What
+cannot be read or written raises OSError, and nothing is changed if :func:`changes` refuses.
+
 """
 
 from __future__ import annotations
@@ -54,7 +56,6 @@ def own_ids(
     another function with the same ids. It maps such a function to that other function.
 
     :raises DiscoveryFailed: if the host's functions cannot be listed
-    :raises OSError, ValueError: if a function cannot be read
     """
     mine = {str(address) for gpu in gpus for address in gpu.functions}
     folder = roots.sysfs / "bus/pci/devices"
@@ -92,8 +93,6 @@ def other_ids(root: pathlib.Path, roots: Roots) -> list[OtherIds]:
     modprobe reads its files in the order of their names, and the kernel takes the last of several
     values of a parameter. The command line comes after all files (kmod, libkmod-config.c). A
     vfio-pci that is built into the kernel reads no file.
-
-    :raises OSError: if a file cannot be read
     """
     # Of files with one name the one in the first folder counts (modprobe.d(5)).
     paths = {
@@ -201,9 +200,6 @@ def write(texts: Mapping[str, str | None], root: pathlib.Path) -> list[str]:
     """Write *texts* to their files below *root*, and return the names of the changed files.
 
     A file with the text ``None`` is removed.
-
-    :raises FileNotOurs: as :func:`changes`; then nothing is changed
-    :raises OSError: if a file cannot be written
     """
     changed = changes(texts, root)
     for name in changed:
@@ -217,10 +213,7 @@ def write(texts: Mapping[str, str | None], root: pathlib.Path) -> list[str]:
 
 
 def undo(root: pathlib.Path) -> list[str]:
-    """Remove the files that :func:`write` wrote below *root*, and return their names.
-
-    :raises FileNotOurs, OSError: as :func:`write`
-    """
+    """Remove the files that :func:`write` wrote below *root*, and return their names."""
     return write({MODPROBE: None, GRUB: None}, root)
 
 
@@ -246,8 +239,6 @@ def taken_before(
     """Return the drivers that are built into the kernel and have *functions*, by function.
 
     They take a function before the module vfio-pci is loaded, whatever modprobe.d says.
-
-    :raises OSError: if a driver cannot be read
     """
     if module_kind(root) == "builtin":
         return {}

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reasons why a host cannot pass a whole card through to a KVM guest."""
+"""The reasons why a host cannot pass a whole card through to a KVM guest.
+
+What the kernel does not report, for example because a function is gone, raises OSError, and
+ValueError if it has another form; :func:`obstacles` makes a reason of both.
+"""
 
 from __future__ import annotations
 
@@ -39,18 +43,12 @@ def is_with_vfio(gpu: model.GPU, roots: Roots) -> bool:
 
 
 def card_bars(gpu: model.GPU, roots: Roots) -> address_space.Bars:
-    """Return the sizes in bytes of the card's BARs that a guest maps above 4 GiB.
-
-    :raises OSError, ValueError: if they cannot be read
-    """
+    """Return the sizes in bytes of the card's BARs that a guest maps above 4 GiB."""
     return tuple(size for address in gpu.functions for size in sysfs.high_bars(address, roots))
 
 
 def has_io_bar(gpu: model.GPU, roots: Roots) -> bool:
-    """Return whether the card has a BAR to which a guest's firmware must assign I/O ports.
-
-    :raises OSError, ValueError: if that cannot be read
-    """
+    """Return whether the card has a BAR to which a guest's firmware must assign I/O ports."""
     return any(sysfs.has_io_bar(address, roots) for address in gpu.functions)
 
 
@@ -116,10 +114,7 @@ def unread(error: Exception) -> str:
 
 
 def without_iommu(own: Iterable[model.PciAddress], roots: Roots) -> str | None:
-    """Return why no IOMMU separates these functions from the host's memory, and the remedy.
-
-    :raises OSError: if the kernel does not report it, for example because a function is gone
-    """
+    """Return why no IOMMU separates these functions from the host's memory, and the remedy."""
     remedy = (
         "turn on VT-d or AMD-Vi in the firmware and boot with the arguments that nova-gpu host "
         "prepare prints"
@@ -149,10 +144,7 @@ def _group_name(device: str) -> str | None:
 
 
 def reserved(own: Iterable[model.PciAddress], roots: Roots) -> str | None:
-    """Return which of the firmware's memory regions keeps these from guests, and the remedy.
-
-    :raises OSError, ValueError: if the kernel does not report it
-    """
+    """Return which of the firmware's memory regions keeps these from guests, and the remedy."""
     for address in own:
         if regions := iommu.direct_regions(address, roots):
             return (
@@ -224,8 +216,6 @@ def strangers(
 
     Bridges are left out, because they do not prevent passthrough, and so are *peers*: functions of
     cards that nova-gpu gives to the same guest only.
-
-    :raises OSError: if the kernel does not report it
     """
     addresses = tuple(own)
     members = {name for address in addresses for name in iommu.group_members(address, roots)}

@@ -71,9 +71,6 @@ def undeclared(gpu: GPU, functions: int, cards: Iterable[GPU], roots: Roots) -> 
     """Return why guests cannot get the functions of *gpu*, and the remedy.
 
     The reason is that ``[gpu]link_groups`` does not name all cards that share its memory.
-
-    :param functions: the number of its functions
-    :param cards: all cards of the host
     """
     size = _group_size(gpu, functions, roots)
     number = sum(map(_may_have_xgmi, cards))

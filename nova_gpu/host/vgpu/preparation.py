@@ -6,6 +6,9 @@ its driver again, which loses all else, so that comes after: GPU instances with 
 instances, vGPUs of several sizes, the scheduler. All is lost with a boot of the host, but for MIG
 mode on cards before Hopper. Sources: NVIDIA's vGPU and AI Enterprise guides; measured orders in
 bigstack-oss/cubecos#1338 (RTX PRO 6000).
+
+An option that is invalid raises InvalidOption, a step that fails DeviceUnavailable.
+
 """
 
 from __future__ import annotations
@@ -46,10 +49,7 @@ class Preparation:
 
 
 def of(card: GPU, options: Any) -> Preparation:
-    """Return what *options*, the option group ``[gpu]``, want of *card*.
-
-    :raises InvalidOption: if an option is invalid
-    """
+    """Return what *options*, the option group ``[gpu]``, want of *card*."""
     profiles = mig_layout.parse_profiles(options.mig_profile)
     sizes, schedulers = parse_sizes(options.vgpu_mixed_sizes), parse_schedulers(options)
     if card.product.vendor_id != vendors.NVIDIA:
@@ -63,18 +63,12 @@ def of(card: GPU, options: Any) -> Preparation:
 
 
 def parse_sizes(entries: Iterable[str]) -> Mapping[str, bool]:
-    """Return the entries of ``[gpu]vgpu_mixed_sizes``, by a card's address or product.
-
-    :raises InvalidOption: if an entry is invalid
-    """
+    """Return the entries of ``[gpu]vgpu_mixed_sizes``, by a card's address or product."""
     return selection.parse_by_card(_SIZES, entries, _flag, f"{_FORM}true: 10de:26b9=true")
 
 
 def parse_schedulers(options: Any) -> Mapping[str, str]:
-    """Return the schedulers in ``[gpu]vgpu_scheduler``, by a card's address or product.
-
-    :raises InvalidOption: if an entry is invalid
-    """
+    """Return the schedulers in ``[gpu]vgpu_scheduler``, by a card's address or product."""
     form = f"{_FORM}one of {', '.join(_SCHEDULERS)}: 10de:26b9=fixed_share"
     return selection.parse_by_card(_SCHEDULER, options.vgpu_scheduler, _scheduler, form)
 
@@ -104,10 +98,7 @@ def contradiction(wanted: Preparation) -> str | None:
 
 
 def begin(card: GPU, wanted: Preparation, roots: Roots, timeout_s: float) -> None:
-    """Set what must be set on *card* before its functions are enabled. Needs root.
-
-    :raises DeviceUnavailable: if that fails, or the options contradict each other
-    """
+    """Set what must be set on *card* before its functions are enabled. Needs root."""
     if what := contradiction(wanted):
         raise exception.DeviceUnavailable(str(card.address), what, _RESTART)
     if wanted.mig_profile:
@@ -118,8 +109,6 @@ def finish(card: GPU, wanted: Preparation, roots: Roots, timeout_s: float) -> No
     """Set what the options want of *card*, which has its functions and no vGPU. Needs root.
 
     A repetition, after a run that was killed, sets what is missing.
-
-    :raises DeviceUnavailable: if that fails
     """
     if wanted.mig_profile:
         mig_layout.fill(card.address, wanted.mig_profile, roots, timeout_s)

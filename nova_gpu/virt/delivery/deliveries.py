@@ -138,10 +138,7 @@ class Deliveries:
         grants: Iterable[Grant],
         kind: Callable[[Slot], VGPUKind],
     ) -> None:
-        """Refuse a guest that libvirt could not start with *grants*.
-
-        :raises GPUError: as :meth:`nova_gpu.virt.delivery.delivery.Delivery.refuse`
-        """
+        """Refuse a guest that libvirt could not start with *grants*."""
         for delivery, own in self.by_grant(grants, kind):
             if own:
                 delivery.refuse(instance, request, own)

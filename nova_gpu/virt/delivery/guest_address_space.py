@@ -86,18 +86,12 @@ def refuse(
     *,
     tree: bool = False,
 ) -> None:
-    """Refuse a guest with too little address space for its cards.
-
-    :raises GuestUnfit, DeviceUnavailable: as :func:`setting`
-    """
+    """Refuse a guest with too little address space for its cards."""
     setting(instance, request, cards, roots, is_uefi=_is_uefi(instance), tree=tree)
 
 
 def with_io(instance: objects.Instance, cards: Sequence[GPU], roots: Roots) -> int:
-    """Return how many of *cards* get I/O ports from the guest's firmware; 0 unless it is UEFI.
-
-    :raises DeviceUnavailable: if a card cannot be read
-    """
+    """Return how many of *cards* get I/O ports from the guest's firmware; 0 unless it is UEFI."""
     if not _is_uefi(instance):
         return 0
     return sum(_read(passthrough.has_io_bar, card, roots) for card in cards)

@@ -4,7 +4,8 @@
 Each vGPU has one file in the state path. The file is written before the vGPU is made, and removed
 after the vGPU is gone. A host boot removes all vGPUs; a file that is left then only means that the
 slot must be inspected. The file contains the names of the card's vGPU types, because NVIDIA's
-driver does not list all of them while a vGPU exists.
+driver does not list all of them while a vGPU exists. Writing a record raises OSError if it fails.
+
 """
 
 from __future__ import annotations
@@ -86,7 +87,6 @@ class MadeVGPUs:
         """Write the record of a vGPU.
 
         :param names: the names of the vGPU types of the slot's card, by type id
-        :raises OSError: if the record cannot be written
         """
         text = json.dumps(dict(names)) if names else ""
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -110,10 +110,7 @@ class MadeVGPUs:
 
 
 def _load(folder: pathlib.Path) -> tuple[dict[Slot, str], dict[Slot, Mapping[str, str]]]:
-    """Return the instance's UUID and the card's vGPU type names of each record, by slot.
-
-    :raises OSError: if the folder cannot be listed
-    """
+    """Return the instance's UUID and the card's vGPU type names of each record, by slot."""
     instances, names = {}, {}
     for path in (folder / name for name in files.names(folder)):
         instance_uuid, _, text = path.name.replace(_SEPARATOR, "/").partition("/")

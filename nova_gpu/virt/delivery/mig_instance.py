@@ -37,9 +37,6 @@ class MIGInstances(ContainerNodes):
 
 
 def divide(card: str, profile: str) -> None:
-    """Divide the card into MIG instances of one profile.
-
-    :raises DeviceUnavailable: as :func:`nova_gpu.host.mig.mig_layout.make`
-    """
+    """Divide the card into MIG instances of one profile."""
     if made := nova_gpu.privsep.vgpu.make_mig_instances(card, profile):
         LOG.info("Divided GPU %s into %d MIG instances %s", card, made, profile)

@@ -132,8 +132,6 @@ class DeviceSpec:
         """Return why a card is not offered: Nova may give one of these *functions* by this option.
 
         Return ``None`` if the option matches none of them.
-
-        :raises OSError, ValueError: if one of them cannot be read
         """
         for address in functions:
             if (spec := self._spec(address, roots)) is not None:
@@ -147,10 +145,7 @@ class DeviceSpec:
         return None
 
     def tags(self, address: PciAddress, roots: Roots) -> dict[str, str]:
-        """Return what the option says of a function besides which one it is, such as its traits.
-
-        :raises OSError, ValueError: if it cannot be read
-        """
+        """Return what the option says of a function besides which one it is, such as its traits."""
         spec = self._spec(address, roots)
         return dict(spec.tags) if spec is not None else {}
 

@@ -159,6 +159,8 @@ class FaultyInstances:
 
     An entry ends when the host boots, or when its MIG instance no longer exists.
 
+    What reads or changes the file raises OSError if it cannot, and ValueError for another format.
+
     :param path: the file, which need not exist yet
     """
 
@@ -168,11 +170,7 @@ class FaultyInstances:
         self._unsaved: frozenset[XidDevice] = frozenset()
 
     def of_boot(self, boot_id: str) -> frozenset[XidDevice]:
-        """Return the MIG instances that became faulty since the boot of the host with *boot_id*.
-
-        :raises OSError: if the file cannot be read
-        :raises ValueError: if the file has another format
-        """
+        """Return the MIG instances that became faulty since the boot of the host with *boot_id*."""
         try:
             content = files.read_json(self._path)
             if content["boot_id"] != boot_id:
@@ -185,27 +183,18 @@ class FaultyInstances:
         return self._unsaved.union(instances)
 
     def add(self, boot_id: str, instances: Set[XidDevice]) -> None:
-        """Withhold the MIG *instances* from now on, even if the file cannot be written.
-
-        :raises OSError, ValueError: if the file cannot be read or written
-        """
+        """Withhold the MIG *instances* from now on, even if the file cannot be written."""
         self._unsaved |= instances
         self.save(boot_id, self.of_boot(boot_id))
 
     def save(self, boot_id: str, instances: Set[XidDevice]) -> None:
-        """Replace the MIG instances in the file by *instances*.
-
-        :raises OSError: if the file cannot be written
-        """
+        """Replace the MIG instances in the file by *instances*."""
         entries = sorted((str(address), name) for address, name in instances)
         files.write_json(self._path, {"boot_id": boot_id, "instances": entries})
         self._unsaved = frozenset()
 
     def forget(self, cards: Set[PciAddress], read_boot_id: Callable[[], str]) -> None:
-        """Forget all faulty MIG instances of *cards*.
-
-        :raises OSError, ValueError: if the file or the boot id cannot be read, or not written
-        """
+        """Forget all faulty MIG instances of *cards*."""
         if not cards or not (self._path.exists() or self._unsaved):
             return
         boot_id = read_boot_id()
@@ -220,8 +209,6 @@ class FaultyInstances:
         """Return the slots of the faulty MIG instances of *cards*; forget those that are gone.
 
         :param read_boot_id: return the host's boot id; not called if none is faulty
-        :raises OSError: if the file or the boot id cannot be read
-        :raises ValueError: if the file has another format
         """
         if not self._path.exists() and not self._unsaved:
             return frozenset()

@@ -37,9 +37,6 @@ def offered(
     A card of a former group stays in that group when it vanishes or has a reason against it,
     because an instance may have it. A new card is left out if the host prevents its use. A new card
     that is faulty itself is included, so that Placement shows it as reserved.
-
-    :param before: the groups before the inspection
-    :param unavailable: the reasons against offering cards
     """
     by_address = {gpu.address: gpu for gpu in gpus}
     groups: dict[GroupKey, GPUGroup] = {}

@@ -42,7 +42,6 @@ def refuse_over(
 ) -> None:
     """Refuse a start whose resources would exceed the project's unified limits.
 
-    :param client: Nova's report client
     :param deltas: what Placement has not counted for the instance before this start
     :param has_them: whether Placement counts that by now
     :raises QuotaExceeded: if a limit would be exceeded, or if the limits cannot be read

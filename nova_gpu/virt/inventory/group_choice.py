@@ -58,11 +58,7 @@ def choose(
 
 
 def _refuse_closed(client: Any, node: str, request: FlavorRequest, remedy: str) -> None:
-    """Refuse a start on a host that is closed to the flavor's instances.
-
-    :param node: the uuid of the compute node
-    :raises NoneFree: if the start is refused
-    """
+    """Refuse a start on a host that is closed to the flavor's instances."""
     traits = placement_client.get(client, f"/resource_providers/{node}/traits")["traits"]
     for trait in closing_trait.declared():
         if trait.closes(request.extra_specs) and trait.in_force(traits, timeutils.utcnow()):

@@ -2,7 +2,8 @@
 """Requests to Placement that Nova's report client has no method for.
 
 They read and write an instance's allocations of GPUs and vGPUs. Each *client* is Nova's
-``nova.scheduler.client.report.SchedulerReportClient``.
+``nova.scheduler.client.report.SchedulerReportClient``. An answer with an error status raises
+PlacementFailed.
 """
 
 from __future__ import annotations
@@ -42,10 +43,7 @@ class Written(enum.Enum):
 
 
 def get(client: Any, url: str) -> Any:
-    """Return the parsed JSON body of Placement's answer to a GET of *url*.
-
-    :raises PlacementFailed: if the status is not 200
-    """
+    """Return the parsed JSON body of Placement's answer to a GET of *url*."""
     return _parsed(client.get(url, version=_VERSION), url)
 
 
@@ -59,8 +57,6 @@ def candidates(client: Any, pairs: Sequence[tuple[str, str]]) -> Any:
     """Return the parsed body of Placement's allocation candidates for the query *pairs*.
 
     There is none for a trait that Placement does not know.
-
-    :raises PlacementFailed: if Placement refuses the query
     """
     url = f"/allocation_candidates?{parse.urlencode(pairs)}"
     answer = client.get(url, version=report.SAME_SUBTREE_VERSION)

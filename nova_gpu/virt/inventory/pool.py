@@ -196,10 +196,7 @@ class Pool(set[Any]):
         self._chosen: tuple[Device, ...] = ()
 
     def pop(self) -> objects.Resource:
-        """Return the resource of one more device for the claim.
-
-        :raises KeyError: if the pool is empty, as for any set
-        """
+        """Return the resource of one more device for the claim."""
         count = len(self._handed_out) + 1
         if self._supply is None or count > len(self._free):
             raise KeyError("pop from an empty pool of GPUs")

@@ -45,7 +45,6 @@ def refuse(
 
     :param free_gpus: return the number of this host's GPUs that a new instance could get
     :param left: return the number of free vCPUs and the MiB of free memory
-    :raises BetterElsewhere: if the instance is refused
     """
     reserve = reserved()
     if not reserve or instance.vm_state != vm_states.BUILDING:

@@ -88,10 +88,7 @@ class VGPUCards:
         deliveries: Deliveries,
         facts: division.TypesByFunction = MappingProxyType({}),
     ) -> None:
-        """Create a reader that has not read any card yet.
-
-        :param facts: as for :func:`nova_gpu.host.vgpu.division.divided`
-        """
+        """Create a reader that has not read any card yet."""
         self._roots = roots
         self._deliveries = deliveries
         self._facts = facts

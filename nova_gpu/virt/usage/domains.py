@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The devices that libvirt's domains name and reach: Nova's domains and all others."""
+"""The devices that libvirt's domains name and reach: Nova's domains and all others.
+
+If libvirt does not answer, or a domain's XML is not of its format, DomainsUnreadable is raised.
+"""
 
 from __future__ import annotations
 
@@ -211,7 +214,6 @@ def look(
 
     :param before: the result of the last call: guests that run since then may still have devices
         open to which their nodes led then
-    :raises DomainsUnreadable: if libvirt does not list the domains
     """
     guests: dict[str, DomainDevices] = {}
     for uuid, xml in _domains(host):
@@ -226,7 +228,6 @@ def note_reached(host: libvirt_host.Host, reached: Mapping[str, frozenset[Device
     libvirt drops the metadata when the guest ends.
 
     :param reached: the ``reached`` of :class:`DomainDevices`, by the domain's uuid
-    :raises DomainsUnreadable: if libvirt does not list the domains
     """
     with _unreadable():
         paths = [
@@ -256,7 +257,6 @@ def stop(host: libvirt_host.Host, uuids: Collection[str]) -> dict[str, str | Non
 
     :param uuids: the domains to power off
     :returns: by uuid, libvirt's error if the guest still runs, ``None`` if it was powered off
-    :raises DomainsUnreadable: if libvirt does not list the domains
     """
     errors: dict[str, str] = {}
     with _unreadable():
@@ -278,19 +278,13 @@ def stop(host: libvirt_host.Host, uuids: Collection[str]) -> dict[str, str | Non
 
 
 def running(host: libvirt_host.Host) -> frozenset[str]:
-    """Return the uuids of the running domains.
-
-    :raises DomainsUnreadable: if libvirt does not list the domains
-    """
+    """Return the uuids of the running domains."""
     with _unreadable():
         return frozenset(guest.uuid for guest in host.list_guests(only_running=True))
 
 
 def mount_sources(host: libvirt_host.Host) -> frozenset[str]:
-    """Return the host's paths that domains, running or not, mount into their containers.
-
-    :raises DomainsUnreadable: if libvirt does not list the domains
-    """
+    """Return the host's paths that domains, running or not, mount into their containers."""
     return frozenset(
         source.get("dir", "")
         for _, xml in _domains(host)
@@ -299,20 +293,14 @@ def mount_sources(host: libvirt_host.Host) -> frozenset[str]:
 
 
 def device_nodes(host: libvirt_host.Host) -> frozenset[str]:
-    """Return the paths of all device nodes and bind mounts of domains, running or not.
-
-    :raises DomainsUnreadable: if libvirt does not list the domains
-    """
+    """Return the paths of all device nodes and bind mounts of domains, running or not."""
     return frozenset(node for _, xml in _domains(host) for node in _nodes(_parsed(xml)))
 
 
 def hostdevs(
     host: libvirt_host.Host,
 ) -> dict[str, tuple[frozenset[PciAddress], frozenset[str], frozenset[Slot]]]:
-    """Return what each domain names: PCI functions, uuids of mediated devices, nova-gpu's slots.
-
-    :raises DomainsUnreadable: if libvirt does not list the domains
-    """
+    """Return what each domain names: PCI functions, uuids of mediated devices, nova-gpu's slots."""
     nothing = frozenset[PciAddress](), frozenset[str](), frozenset[Slot]()
     devices: dict[str, tuple[frozenset[PciAddress], frozenset[str], frozenset[Slot]]] = {}
     for uuid, xml in _domains(host):
@@ -326,10 +314,7 @@ def hostdevs(
 
 
 def running_nodes(host: libvirt_host.Host) -> list[tuple[frozenset[Device], frozenset[str]]]:
-    """Return the devices and the nodes' paths of each running container with nova-gpu's metadata.
-
-    :raises DomainsUnreadable: if libvirt does not list the domains
-    """
+    """Return the devices and the nodes' paths of each running container with our metadata."""
     with _unreadable():
         xmls = [guest.get_xml_desc() for guest in host.list_guests(only_running=True)]
     nodes_by_guest = (
@@ -372,10 +357,7 @@ def _unreadable() -> Iterator[None]:
 
 
 def gpus_in(xml: str, parts: Parts) -> frozenset[Device]:
-    """Return the devices that one domain's XML names, and those that its running guest reaches.
-
-    :raises DomainsUnreadable: if the XML is not of libvirt's format
-    """
+    """Return the devices that one domain's XML names, and those that its running guest reaches."""
     return named_in(xml, parts).every
 
 
@@ -394,8 +376,6 @@ def named_in(xml: str, parts: Parts) -> DomainDevices:
     vGPU is only that vGPU. Stock Nova's domains have no metadata: there the vGPUs of the guest are
     those in *parts* that it names. Metadata that is no address, and devices that are no GPUs, are
     ignored.
-
-    :raises DomainsUnreadable: if the XML is not of libvirt's format
     """
     domain = _parsed(xml)
     ours = _metadata(domain)
@@ -425,10 +405,7 @@ def named_in(xml: str, parts: Parts) -> DomainDevices:
 
 
 def renamed(xml: str, gone: Collection[Device], new: Iterable[Device]) -> str:
-    """Return a domain's XML with *new* in place of *gone* in its metadata, for a live migration.
-
-    :raises DomainsUnreadable: if the XML is not of libvirt's format
-    """
+    """Return a domain's XML with *new* in place of *gone* in its metadata, for a live migration."""
     domain = _parsed(xml)
     ours = domain.find(f"metadata/{{{NAMESPACE}}}gpus")
     if ours is None:
@@ -446,7 +423,6 @@ def without(xml: str, devices: Collection[Device], parts: Parts, mdevs: Collecti
     """Return a domain's XML without *devices*, in its metadata, hostdevs and mounts.
 
     :param mdevs: the uuids of the mediated devices among *devices*
-    :raises DomainsUnreadable: if the XML is not of libvirt's format
     """
     domain = _parsed(xml)
     named = {str(dev) for dev in devices}

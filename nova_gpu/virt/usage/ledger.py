@@ -620,10 +620,7 @@ class Ledger:
             self._now = _with(self._now, reserves=reserves)
 
     def doubt_allocation(self, instance_uuid: str, node_part: Mapping[str, int]) -> None:
-        """Note that Nova may delete the instance's allocation now, without a call of the driver.
-
-        :param node_part: what it is to have from the compute node
-        """
+        """Note that Nova may delete the instance's allocation now, without a call of the driver."""
         with self._lock:
             self._now = _with(
                 self._now,

@@ -88,10 +88,7 @@ class UsageReader:
         return True
 
     def read_allocations(self, client: Any) -> bool:
-        """Read Placement's allocations into the ledger, and return whether it answered.
-
-        :param client: Nova's report client
-        """
+        """Read Placement's allocations into the ledger, and return whether it answered."""
         try:
             with boundary.crossed():
                 nodename = self._host.get_hostname()

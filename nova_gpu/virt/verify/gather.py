@@ -67,10 +67,7 @@ class Sources:
 
 
 class Questions:
-    """The questions of one comparison, and those that were not answered.
-
-    :param within: call a function within a deadline
-    """
+    """The questions of one comparison, and those that were not answered."""
 
     def __init__(self, within: Callable[[Callable[[], Any]], Any]) -> None:
         self._within = within
@@ -180,7 +177,6 @@ def read_cards(
 ) -> HostCards:
     """Return the cards that the host has now.
 
-    :param unavailable: return those of the whole cards that guests cannot get, with the reasons
     :raises DiscoveryFailed: if sysfs cannot be read
     """
     gpus = discovery.find()
@@ -215,10 +211,7 @@ def _unfit(discovery: Discovery, cards: HostCards) -> dict[Device, str]:
 def _guests(
     discovery: Discovery, libvirt: libvirt_host.Host, cards: HostCards
 ) -> dict[str, DomainDevices]:
-    """Return the devices of the host that each domain names or reaches, by the domain's uuid.
-
-    :raises DomainsUnreadable: if libvirt does not list the domains
-    """
+    """Return the devices of the host that each domain names or reaches, by the domain's uuid."""
     # The nodes of a guest's part lead to the whole card as well. While the card's division is
     # unknown, that must not count as the guest's.
     whole = (gpu for address, gpu in cards.whole.items() if address not in cards.unread)

@@ -172,7 +172,9 @@ class FabricState:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FabricManager:
-    """The client of the Fabric Manager at *address*.
+    """The client of the Fabric Manager at *address*; what that refuses raises Refused.
+
+    It refuses to activate a partition that is active, and to deactivate one that is not.
 
     :param address: an IPv4 address, with or without a port, or the path of a Unix socket
     :param timeout_s: the longest time that a request may take, in seconds
@@ -182,10 +184,7 @@ class FabricManager:
     timeout_s: float
 
     def read(self) -> FabricState:
-        """Return the partitions and the faults that Fabric Manager reports.
-
-        :raises Refused: if it gives no usable answer
-        """
+        """Return the partitions and the faults that Fabric Manager reports."""
         answer = self._run("partitions")
         try:
             return _fabric(answer)
@@ -199,22 +198,15 @@ class FabricManager:
 
         :param functions: for a guest with vGPUs, their virtual functions, one for each card, in the
             order of the partition's cards
-        :raises Refused: if Fabric Manager refuses, as it does if the partition is active already
         """
         self._run("activate", str(number), *map(str, functions))
 
     def deactivate(self, number: int) -> None:
-        """Deactivate the partition *number*, which disconnects its cards.
-
-        :raises Refused: if Fabric Manager refuses, as it does if the partition is not active
-        """
+        """Deactivate the partition *number*, which disconnects its cards."""
         self._run("deactivate", str(number))
 
     def set_active(self, numbers: Collection[int]) -> None:
-        """Send Fabric Manager the numbers of the active partitions, as it needs after its restart.
-
-        :raises Refused: if Fabric Manager refuses
-        """
+        """Send Fabric Manager the active partitions' numbers, which it needs after a restart."""
         self._run("set", *map(str, sorted(numbers)))
 
     def _run(self, *words: str) -> Mapping[str, Any]:

@@ -159,7 +159,6 @@ def _call(library: Any, name: str, *arguments: Any) -> None:
     """Call the library's function *name*.
 
     :raises CallFailed: if the function does not return FM_ST_SUCCESS
-    :raises AttributeError: if the library has no function of that name
     """
     function = getattr(library, name)
     function.restype = ctypes.c_int

@@ -275,7 +275,6 @@ class Fabric(Sets):
 
         :param functions: the virtual functions of the guest's vGPUs, in the order of the
             partition's cards
-        :raises Refused: if it cannot be activated
         """
         manager = self._manager
         try:
@@ -316,7 +315,6 @@ class Fabric(Sets):
 
         :param wanted: the partition of a guest that is about to start; others that share a card
             with it are deactivated
-        :raises Refused: if Fabric Manager does not answer or refuses
         """
         if self._ledger is None or self.board is None:
             return
@@ -338,10 +336,7 @@ class Fabric(Sets):
             LOG.warning("Sent Fabric Manager the active partitions again: %s", [*guests])
 
     def _active(self) -> Mapping[int, Partition]:
-        """Read the partitions from Fabric Manager, and return the active ones by number.
-
-        :raises Refused: if Fabric Manager does not report them
-        """
+        """Read the partitions from Fabric Manager, and return the active ones by number."""
         return {
             partition.id: partition for partition in self._read().partitions if partition.active
         }

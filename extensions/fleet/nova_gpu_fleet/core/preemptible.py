@@ -74,20 +74,14 @@ def is_preemptible(extra_specs: Mapping[str, str]) -> bool:
 
 
 def in_words(extra_specs: Mapping[str, str]) -> str:
-    """Return the terms of a preemptible flavor, as a text after its GPUs.
-
-    :raises InvalidExtraSpec: as :meth:`Preemptible.of`
-    """
+    """Return the terms of a preemptible flavor, as a text after its GPUs."""
     terms = Preemptible.of(extra_specs)
     least = extra_specs[names.PREEMPTIBLE].strip()
     return f", preemptible after {least}, then {terms.end.in_words}" if terms else ""
 
 
 def parse_time(text: str) -> int:
-    """Parse the value of ``gpu:preemptible``, such as ``30m``, into seconds.
-
-    :raises InvalidExtraSpec: if *text* is not one of ALLOWED_TIMES
-    """
+    """Parse the value of ``gpu:preemptible``, such as ``30m``, into seconds."""
     if not (match := _TIME.fullmatch(text.strip().lower())):
         raise exception.InvalidExtraSpec(
             names.PREEMPTIBLE,
@@ -99,9 +93,6 @@ def parse_time(text: str) -> int:
 
 
 def parse_end(text: str) -> End:
-    """Parse the value of ``gpu:on_preempt``.
-
-    :raises InvalidExtraSpec: if *text* is not one of the values of :class:`End`
-    """
+    """Parse the value of ``gpu:on_preempt``."""
     reason = "it does not say what happens to a preempted instance"
     return parsers.parse_word(names.ON_PREEMPT, text, End, reason)
