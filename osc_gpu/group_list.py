@@ -127,9 +127,6 @@ def _providers(
     """Yield a Provider for each class of GPUs that a resource provider has.
 
     Yield nothing if the resource provider no longer exists.
-
-    :param described: Placement's record of the resource provider
-    :param summary, most: as for :func:`osc_gpu.hosts.groups_of`
     """
     uuid, key = described["uuid"], names.parse_provider_name(host, described["name"])
     for resource_class, group in hosts.groups_of(connection, uuid, summary, most).items():

@@ -50,10 +50,7 @@ class ListHosts(base_command.Lister):
 def _host_rows(
     providers: Iterable[Provider], closed: Mapping[str, str]
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield a row of the table for each host.
-
-    :param providers: sorted by host
-    """
+    """Yield a row of the table for each host."""
     for host, of_host in itertools.groupby(providers, key=lambda provider: provider.host):
         listed = list(of_host)
         groups = [provider.group for provider in listed]

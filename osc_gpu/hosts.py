@@ -45,10 +45,7 @@ def answers(connection: Any, size: Size, request: FlavorRequest) -> list[capacit
 def _of_all_classes(
     host: str, answered: Mapping[str, Mapping[str, capacity.Answer]]
 ) -> capacity.Answer:
-    """Return a host's answer about the class of GPUs of which it has least.
-
-    :param answered: the answers about each class, by host
-    """
+    """Return a host's answer about the class of GPUs of which it has least."""
     rows = [answers[host] for answers in answered.values() if host in answers]
     least = min(rows, key=lambda answer: answer.instances)
     for resource_class, answers in answered.items():
@@ -188,8 +185,6 @@ def summaries(connection: Any, roots: Collection[str]) -> Summaries:
     candidate. So candidates for one GPU are requested first, and then, while trees are missing,
     candidates for one unit of memory, of processors and of disk. The result lacks the tree of a
     node with none of these left.
-
-    :param roots: the uuids of compute nodes with GPUs
     """
     answer: dict[str, Any] = {}
     for resource_class in names.RESOURCE_CLASSES:

@@ -15,10 +15,7 @@ from osc_gpu import base_command
 
 
 def add_option(parser: argparse.ArgumentParser, what: str) -> None:
-    """Add ``--project`` to *parser*; the attribute ``projects`` lists its names or IDs.
-
-    :param what: the beginning of its help text
-    """
+    """Add ``--project`` to *parser*; the attribute ``projects`` lists its names or IDs."""
     parser.add_argument(
         "--project",
         metavar="<project>",

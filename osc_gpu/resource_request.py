@@ -55,10 +55,7 @@ class Size:
 
     @classmethod
     def of(cls, flavor: Any, *, boots_from_volume: bool = False) -> Size:
-        """Return the size of an instance of *flavor*.
-
-        :param flavor: openstacksdk's flavor, or that of a server
-        """
+        """Return the size of an instance of *flavor*."""
         return cls(
             vcpus=flavor.vcpus,
             ram=flavor.ram,

@@ -39,11 +39,7 @@ class CachedConnection:
 
 
 class _Once:
-    """An openstacksdk proxy that caches the answer to each call.
-
-    :param proxy: the proxy that is called for answers
-    :param instead: functions that are called in place of its methods, by name
-    """
+    """An openstacksdk proxy that caches the answer to each call."""
 
     def __init__(self, proxy: Any, **instead: Callable[..., Any]) -> None:
         self._proxy, self._instead = proxy, instead

@@ -188,8 +188,6 @@ class _Consumers:
         The server of a migration is the one that migrates. If Nova knows no server, the uuid is
         the consumer's own and the name is empty. The name is also empty while a server's cell does
         not answer. The remark is empty if the consumer is a server.
-
-        :param host: the compute node with its GPUs
         """
         with rest.clean_refusals("Nova"):
             if server := self._server(consumer):

@@ -130,7 +130,6 @@ def run_tests(
     """Run tests in a copy, in the environment of the suites with the newest Nova.
 
     :param tests: modules, classes or methods, as ``python -m unittest`` takes them
-    :param first: whether to end at the first test that fails
     :param processor_s: the seconds of the processor after which the run is ended
     """
     variables = {**environments.variables(environments.NEWEST), "PYTHONPATH": str(folder)}

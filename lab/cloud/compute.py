@@ -65,10 +65,7 @@ def pretend(host: settings.Host) -> None:
 
 
 def power_on(host: settings.Host, again: bool = False) -> None:
-    """Switch the host on: start its libvirtd, or boot its VM.
-
-    :param again: whether it keeps its domains and the state of its GPUs from before
-    """
+    """Switch the host on: start its libvirtd, or boot its VM."""
     if host.lab.kvm:
         vm_host.power_on(host)
         return
@@ -118,8 +115,6 @@ def start_and_wait(host: settings.Host, client: rest.Client, with_gpus: bool = T
     """Start nova-compute, and wait until it has reported its resources and then that it is up.
 
     Its state in the API is not checked: that is down while the service is forced down.
-
-    :param with_gpus: whether Placement must have its GPUs, too
     """
     # The API has whole seconds.
     since = int(time.time())

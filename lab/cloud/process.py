@@ -60,7 +60,6 @@ def start(
 ) -> None:
     """Start the daemon *name* by the command *argv*, which must stay in the foreground.
 
-    :param environment: variables in addition to the lab's
     :param host: the libvirtd of the compute host on which it runs, ``None`` for the controller
     """
     argv = host.enter(argv) if host else _in_namespace(lab, argv)

@@ -34,9 +34,7 @@ def run(
 ) -> str:
     """Run a client's *program* as the cloud's *user*, and print the command and its output.
 
-    :param succeeds: whether the command must succeed; otherwise it must fail
     :param last: how many lines at the end are printed; ``None`` for all
-    :returns: the whole output
     """
     command = f"{program} {' '.join(quoted(word) for word in words)}"
     steps.say(f"{user}$ {command}")

@@ -153,8 +153,6 @@ def record_nvml(addresses: Iterable[PciAddress], timeout_s: float) -> list[_Entr
 
     The format is that of ``tests/fixtures/nvml.py``, whose NVML gives the same answers.
 
-    :param addresses: the cards to ask for vGPU types
-    :param timeout_s: the seconds that NVML may take for an answer
     :raises NoAnswer: if NVML gives no answer
     """
     cards = nvml.read(nvml.run([], timeout_s), "gpus")

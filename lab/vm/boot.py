@@ -82,9 +82,6 @@ def run(
     It is the first valid one, or the last of *retries* further ones. For a saved VM *command* is a
     module and its arguments. The command runs in /project and may write to *out*, which is /out in
     the VM and stays from one boot to the next, so that the command can continue.
-
-    :param on_output: receives what the command prints
-    :param on_retry: receives each boot that failed
     """
     (write_module if vm.saved else write_command)(out, command, environment or {})
     deadline = time.monotonic() + limit_s

@@ -67,11 +67,7 @@ class VM:
     saved: pathlib.Path | None = None
 
     def arguments(self, out: pathlib.Path, console: pathlib.Path) -> list[str]:
-        """Return QEMU's command line.
-
-        :param out: the folder that the VM can write to
-        :param console: the file with the VM's console
-        """
+        """Return QEMU's command line."""
         other_mib = _OTHER_NODE_MIB[self.processors]
         return [
             *(str(self.emulator), "-name", "labvm", "-machine", "q35", "-accel", "tcg"),
@@ -140,7 +136,6 @@ def build(
 ) -> VM:
     """Return a VM, and build those of its files that are missing.
 
-    :param options: fields of :class:`VM`
     :raises steps.Failed: with the log of what failed
     :raises lab.packages.MachineNotReady: if packages are missing and cannot be installed
     """

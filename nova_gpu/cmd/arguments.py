@@ -22,11 +22,7 @@ _WITHOUT_DOMAIN = re.compile("[0-9a-fA-F]{2}:[0-9a-fA-F]{2}[.][0-7]")
 def add_command(
     subparsers: Any, name: str, module: str, text: str, *, formats: bool = True
 ) -> argparse.ArgumentParser:
-    """Add and return the parser of the command *name*, which the module of this full name runs.
-
-    :param text: the command's help
-    :param formats: whether the command has options for the format of its output
-    """
+    """Add and return the parser of the command *name*, which the module of this full name runs."""
     parser: argparse.ArgumentParser = subparsers.add_parser(name, help=text)
     parser.set_defaults(module=module)
     if formats:

@@ -136,8 +136,6 @@ def described(
 ) -> dict[str, Any]:
     """Return one card as values for JSON; unknown values are ``None``.
 
-    :param held: the uuids of the instances that have each card
-    :param unknown: why *held* is unknown, or ``None``
     :param cells: the NUMA nodes of each guest's cells
     """
     uuids = held.get(card.gpu.address, ())
@@ -153,10 +151,7 @@ def described(
 
 
 def table(cards: Sequence[dict[str, Any]], unknown: str | None = None) -> str:
-    """Return a table of cards, and lines below it: vGPU types, and why cards are not offered.
-
-    :param cards: the cards as :func:`described` returns them
-    """
+    """Return a table of cards, and lines below it: vGPU types, and why cards are not offered."""
     shown = prettytable.PrettyTable([title for title, _ in _COLUMNS], align="l")
     for card in cards:
         row = card | ({"offered": "in parts"} if card["offered"] and card["vgpus"] else {})

@@ -48,11 +48,7 @@ class Verdict:
 
 
 def judge(sources: gather.Sources, *, mend: bool, again_after_s: float = _AGAIN_AFTER_S) -> Verdict:
-    """Compare the sources; after a difference compare again, and return what still differs.
-
-    :param mend: whether to repair differences that can be repaired safely
-    :param again_after_s: the seconds between the two comparisons
-    """
+    """Compare the sources; after a difference compare again, and return what still differs."""
     state = gather.gather(sources)
     differences = contradictions.compare(state)
     if differences:

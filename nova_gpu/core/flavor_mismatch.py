@@ -117,10 +117,7 @@ def apart(request: GPURequest, held: Sequence[HeldGPUs]) -> str | None:
 def not_beside(
     arrangement: Arrangement, cards: Collection[GPU], neighbours: Collection[Neighbour]
 ) -> str | None:
-    """Return why *cards* violate the flavor's ``gpu:near``, ``None`` if they do not.
-
-    :param neighbours: the instance's PCI devices by Nova's own passthrough
-    """
+    """Return why *cards* violate the flavor's ``gpu:near``, ``None`` if they do not."""
     if not (cards and arrangement.insists_on_near):
         return None
     wanted = nearness.wanted(arrangement.near, neighbours)

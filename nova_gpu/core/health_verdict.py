@@ -174,10 +174,7 @@ def _fabric_fault(health: NvmlHealth) -> str | None:
 
 
 def of_xid(code: int, text: str, instance: str | None = None) -> Unavailable:
-    """Return the reason for a card of which NVIDIA's driver reported an Xid.
-
-    :param instance: the MIG instance that the Xid names, as ``9/0``
-    """
+    """Return the reason for a card of which NVIDIA's driver reported an Xid."""
     remedy = "see NVIDIA's Xid catalog and reset, repair or replace the card"
     report = f"its driver reported Xid {code}" + (
         f" of MIG instance {instance}" if instance else ""

@@ -30,7 +30,6 @@ def check(
     The program and all folders above it are checked, both on the configured path and, if it has
     symbolic links, on the path they lead to.
 
-    :param root: the topmost folder that is checked
     :raises InvalidOption: if *command* must not be run
     """
     program = pathlib.Path(command[0])

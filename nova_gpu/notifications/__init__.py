@@ -149,7 +149,6 @@ def of_devices(
     """Yield one event for each product, and one for each vGPU type of each product.
 
     :param products: the product of each device of the event; for a vGPU, that of its card
-    :param host: the compute host
     """
     alike: dict[tuple[Product, str | None], list[Device]] = {}
     for item, product in products.items():
@@ -238,8 +237,6 @@ def emit(event: Event, context: nova_context.RequestContext | None = None) -> No
     """Queue *event* for sending; neither raise nor block.
 
     Events are sent in the order of the calls. A process without Nova's notifiers sends none.
-
-    :param context: the context of the request that caused the event
     """
     if rpc.LEGACY_NOTIFIER is None or rpc.NOTIFIER is None:
         return  # a command, not a service

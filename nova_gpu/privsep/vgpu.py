@@ -173,8 +173,6 @@ def _unselected(address: model.PciAddress) -> exception.DeviceUnavailable:
 def _refuse_unsaid(address: model.PciAddress, wanted: Mapping[str, object], value: object) -> None:
     """Refuse to divide a card otherwise than the option says.
 
-    :param wanted: the option's values, by address and product
-    :param value: the value that nova-compute requests
     :raises DeviceUnavailable: if the option has another value for the card, or none, or the [gpu]
         options do not select it
     """

@@ -30,10 +30,8 @@ def refuse_over(
 ) -> None:
     """Refuse GPUs that would exceed a project's unified limits; do nothing without such limits.
 
-    :param client: Nova's report client
     :param deltas: how many more GPUs are requested than Placement counts, by resource class
     :param service: the name of the calling service, for the operator
-    :param instances: how many instances *deltas* are for
     :raises QuotaExceeded: if a limit would be exceeded, or if the limits cannot be read
     """
     if not is_unified() or not deltas:

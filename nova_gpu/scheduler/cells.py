@@ -112,10 +112,7 @@ class GuestCells:
         return no_valid_host.apart(self.request, len(self.topology.cells), self.policy, most, free)
 
     def _best(self, hosts: Iterable[HostState], *, free: bool) -> tuple[int, Counts]:
-        """Return the most GPUs that so many cells could reach on a host, and the GPUs there.
-
-        :param free: whether only free GPUs count
-        """
+        """Return the most GPUs that so many cells could reach on a host, and the GPUs there."""
         best: tuple[int, Counts] = 0, {}
         for host in hosts:
             report = host_reports.report(host)

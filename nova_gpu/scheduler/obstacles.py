@@ -30,12 +30,7 @@ Pairs = Sequence[tuple[str, str]]
 def closing(
     pairs: Pairs, request: Request, is_served: Callable[[Pairs], bool], *, bound: bool
 ) -> Reason | None:
-    """Return a reason if only hosts that are closed to new instances have the GPUs.
-
-    :param pairs: the query
-    :param is_served: return whether Placement has a candidate for a query
-    :param bound: whether the request permits only one host
-    """
+    """Return a reason if only hosts that are closed to new instances have the GPUs."""
     for prefix in _CLOSING:
         wider = _without_traits(pairs, functools.partial(_begins, f"!{prefix}"))
         if wider != pairs and is_served(wider):

@@ -131,7 +131,6 @@ def room(context: nova_context.RequestContext, querystring: str, resource_class:
     Return ``None`` if it is unknown, because there are too many candidates or none.
 
     :param querystring: the query for one instance, as in :func:`has_candidate`
-    :param resource_class: the class of the GPUs
     """
     answer = _get(context, f"/allocation_candidates?{narrowed(querystring, _MOST_CANDIDATES)}")
     candidates = [request["allocations"] for request in answer["allocation_requests"]]

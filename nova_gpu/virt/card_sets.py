@@ -82,7 +82,6 @@ class Sets:
 
         Return ``None`` if guests can get any combination of the cards.
 
-        :param free: the addresses of the free cards
         :param vgpu_type: the id of the vGPU type that guests get, ``None`` for whole cards
         """
         return None
@@ -91,8 +90,6 @@ class Sets:
         """Return how many guests can get a set of the *free* cards, by the number of its cards.
 
         The result is empty if guests can get any combination of the cards.
-
-        :param free: all free cards of a group
         """
         sets = self.offered(free, free, None)
         return sets.room() if sets else {}
@@ -151,7 +148,6 @@ def of_machines(roots: Roots, ledger: Ledger | None) -> Sets:
 def unfit_types(divided: DividedCard, name: str, reason: str | None) -> Mapping[str, str]:
     """Return why no guest can use the vGPU types that occupy the whole card, by the type's id.
 
-    :param name: the name of the card
     :param reason: why the board's sets cannot be activated; ``None`` makes the result empty
     """
     return {

@@ -108,10 +108,7 @@ def failed(error: Exception) -> None:
 
 
 def cleaned(seconds: float, *, clean: bool) -> None:
-    """Count one cleaning of a card or vGPU, and add its duration in seconds.
-
-    :param clean: whether the cleaning succeeded
-    """
+    """Count one cleaning of a card or vGPU, and add its duration in seconds."""
     outcome = OUTCOMES[0 if clean else 1]
     _change(
         lambda now: dataclasses.replace(

@@ -37,7 +37,6 @@ def gpus(
 
     The GPUs are numbered from 0: whole cards by address, then vGPUs by slot.
 
-    :param guest: a nova.virt.libvirt.guest.Guest
     :param modules: the number of each card's place on a board that gives exact sets of cards
     :returns: an empty map if the guest's XML cannot be read: Nova's own fields are then shown alone
     """

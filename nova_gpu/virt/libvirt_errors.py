@@ -67,8 +67,6 @@ class _Cause:
     :param pattern: the regular expression that finds the cause in the message; the text of its
         group ``others``, such as another domain's name, is not shown to the instance's user
     :param reason: the cause in nova-gpu's words; ``{who}`` stands for the text of group ``who``
-    :param remedy: what the operator can do
-    :param for_user: what the instance's user can do
     :param is_of_vgpus: whether the message has this cause only for guests with NVIDIA vGPUs
     """
 
@@ -478,8 +476,6 @@ def blame(error: Exception, device_by_name: Mapping[str, str]) -> Blame | None:
 
     Return ``None`` if it says nothing: the request or its size is at fault, or libvirt refused the
     definition, whose message may quote the request. A user could otherwise have devices withheld.
-
-    :param device_by_name: the guest's GPUs, as :func:`names` returns them
     """
     if not isinstance(error, libvirt.libvirtError) or getattr(error, _AT_DEFINITION, False):
         return None

@@ -34,8 +34,6 @@ class Repeats:
         """Drop repeated warnings and errors that the block logs.
 
         That holds in this thread, and in those that :mod:`nova_gpu.virt.threads` begins for it.
-
-        :param begins: whether a new period begins with the block
         """
         if begins:
             self._before, self._now = frozenset(self._now), set()

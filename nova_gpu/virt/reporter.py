@@ -174,8 +174,6 @@ class Reporter:
 
         nova-gpu never starts two such guests. Either the driver or the operator has changed which
         card a device node leads to, or a domain was edited.
-
-        :param opened: the devices that each guest can open, by the guest's UUID
         """
         shared = device.shared(opened)
         for shared_device, uuids in shared.items():
@@ -243,7 +241,6 @@ class Reporter:
         """Log which guests were stopped, or could not be, because they reach GPUs of others.
 
         :param stopped: why the guest could not be stopped, ``None`` if it was, by its UUID
-        :param reached: the GPUs of others that each guest reaches, by its UUID
         """
         for uuid, why in stopped.items():
             cards = ", ".join(sorted(map(str, reached.get(uuid, ()))))

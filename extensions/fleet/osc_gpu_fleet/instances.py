@@ -179,7 +179,6 @@ def _modules(
 def _sets(connection: Any, server: Any, number: int, count: int) -> ModulesByGroup:
     """Return the modules of group *number* that a running server has by its diagnostics.
 
-    :param count: the number of its GPUs of that group
     :raises CommandError: if its host does not answer
     """
     if server.status == "SHUTOFF":

@@ -168,8 +168,6 @@ def make(
     """Make *moves* in their order, and stop at the first that does not go as planned.
 
     :param services: the host name of each node's compute service, by the node's name
-    :param say: prints a line when a move begins
-    :param patience_s: the seconds that Nova may take for each task
     :raises Stopped: with the move's number, what happened and how to continue
     """
     for number, move in enumerate(moves, 1):

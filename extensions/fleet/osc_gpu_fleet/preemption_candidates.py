@@ -166,7 +166,6 @@ def read(
 ) -> Candidates:
     """Return the preemptible instances of the fleet, and which of them may be preempted.
 
-    :param projects: the IDs of the projects whose instances may be preempted
     :param notices: when an instance's GPUs are taken, by uuid, for notices that this process sent
     :param notice_s: the seconds from a notice to the end of an instance
     :param barred: why an instance may not be preempted, by uuid, in addition to what is read

@@ -59,7 +59,6 @@ class Host:
     :param unusable: why no new instance starts there, or ``None``
     :param candidate: whether Placement has an allocation candidate there for one instance
     :param free: the free resources of the node's own provider, by resource class
-    :param groups: the providers of GPUs or vGPUs on the node
     :param kind: what the groups contain, ``GPUs`` or ``vGPUs``
     """
 

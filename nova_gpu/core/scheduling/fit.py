@@ -108,8 +108,6 @@ def stranded(
     :param vcpus_left: what the host would have left for other instances, as Placement counts: with
         its allocation ratio, without what the host reserves for itself
     :param memory_mib_left: the memory that the host would have left, counted in the same way
-    :param free_gpus: the number of GPUs that no instance has
-    :param reserved: what must be left for each free GPU
     """
     for left, resource, what in (
         (vcpus_left, reserved.vcpus, "vCPUs"),

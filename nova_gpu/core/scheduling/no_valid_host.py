@@ -181,7 +181,6 @@ def apart(
 ) -> Reason:
     """Return a reason that says: no host has the GPUs on the NUMA nodes of the guest's cells.
 
-    :param cells: how many cells the guest has
     :param most: the most GPUs that so many cells could reach in one host
     :param free: the free GPUs of that host, ``None`` if those in use count, too
     """

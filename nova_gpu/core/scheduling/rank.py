@@ -74,10 +74,7 @@ def near_only(request: Request, host_rank: Rank) -> Rank:
 
 
 def of_groups(request: GPURequest, report: Report, amounts: Mapping[int, int]) -> tuple[_Part, ...]:
-    """Return a key that sorts ways to serve *request* on one host; lower is better.
-
-    :param amounts: how many GPUs each group of *report* gives, by its index
-    """
+    """Return a key that sorts ways to serve *request* on one host; lower is better."""
     parts = [
         dict(_by_group(request, dataclasses.replace(request.groups[0], count=count), report)).get(
             number, _FULL

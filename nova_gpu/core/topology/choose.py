@@ -83,8 +83,6 @@ def beside(
 ) -> Beside[PciAddress] | None:
     """Return what the GPUs of an instance must be near, ``None`` if they may be anywhere.
 
-    :param arrangement: that of its flavor, with ``gpu:near``
-    :param neighbours: the devices that the instance has by Nova's own passthrough
     :param cells: the affinity to its cells, ``None`` if it has none
     """
     wanted = nearness.wanted(arrangement.near, neighbours)

@@ -149,8 +149,6 @@ def _left_in_instances(card: DividedCard, facts: VGPUType, most: int) -> int | N
     A GPU instance carries vGPUs of one memory size (measured: bigstack-oss/cubecos). If it is
     unknown where a vGPU of another size is, it counts as alone in its instance. Return ``None`` if
     the type has no such instances, or the type of an existing vGPU is unknown.
-
-    :param most: how many vGPUs of the type the card's GPU instances carry
     """
     capacity = facts.per_instance
     if facts.profile is None or not capacity:

@@ -176,8 +176,6 @@ def restore(card: PciAddress, numbers: Iterable[int], timeout_s: float) -> int:
     """Make a compute instance in those GPU instances of *card* that have none. Needs root.
 
     Return how many were made.
-
-    :param numbers: NVIDIA's ids of the GPU instances
     """
     ids = sorted(numbers)
     try:

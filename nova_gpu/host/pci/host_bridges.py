@@ -37,8 +37,6 @@ def pass_on(pci_root: str, roots: Roots) -> bool:
     """Return whether cards below *pci_root* can send requests to cards below other root buses.
 
     Return false if it is unknown.
-
-    :param pci_root: the name of a root bus in sysfs, ``pci0000:80``
     """
     model = processor.of_host(roots)
     if model.is_amd and (model.family or 0) >= _ZEN:

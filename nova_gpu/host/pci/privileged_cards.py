@@ -20,7 +20,6 @@ REMEDY = "see nova-gpu list, and the kernel's log about this address"
 def card(address: PciAddress, options: Any) -> GPU | None:
     """Return the card at *address*, ``None`` if there is none or the options do not select it.
 
-    :param options: the option group ``[gpu]``
     :raises DiscoveryFailed: if sysfs cannot be read
     """
     gpu = discovery.card_at(address, Roots.of(options))

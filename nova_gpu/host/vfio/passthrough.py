@@ -55,10 +55,7 @@ def has_io_bar(gpu: model.GPU, roots: Roots) -> bool:
 def obstacle(
     gpu: model.GPU, roots: Roots, room: address_space.Bits = address_space.LEAST
 ) -> str | None:
-    """Return why this host cannot pass *gpu* through to a guest, and the remedy.
-
-    :param room: the address space for BARs that a guest on this host can have
-    """
+    """Return why this host cannot pass *gpu* through to a guest, and the remedy."""
     return next(obstacles(gpu, roots, room), None)
 
 

@@ -163,10 +163,7 @@ def _refused(host: libvirt_host.Host, instance: objects.Instance) -> int | None:
 
 
 def processes(controller: int, proc: pathlib.Path = _PROC) -> Iterator[str]:
-    """Yield a text such as ``python3 (pid 4711, state D)`` for each process of a container.
-
-    :param controller: the pid of libvirt's process for it
-    """
+    """Yield a text such as ``python3 (pid 4711, state D)`` for each process of a container."""
     for pid in host_processes.pids(str(proc)):
         process = f"{proc}/{pid}"
         with contextlib.suppress(OSError):  # It has ended.

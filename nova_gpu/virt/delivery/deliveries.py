@@ -123,7 +123,6 @@ class Deliveries:
         have no whole card.
 
         :param grants: the guest's grants, or only its devices, whole cards first
-        :param kind: return the kind of the part at a slot
         """
         ordered = [(self._delivery(pair, kind), pair) for pair in grants]
         if not ordered or ordered[0][0] is not self.whole:

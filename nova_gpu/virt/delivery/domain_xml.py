@@ -192,7 +192,6 @@ class GuestFunction(vconfig.LibvirtConfigGuestHostdevPCI):  # type: ignore[misc]
 
     :param port: the index of the port's controller, which is libvirt's bus number behind the port
     :param is_first_of_many: whether to tell the guest that the slot has more functions
-    :param option_rom: whether the guest sees the card's option ROM
     :param alias: libvirt's name of the device, which :class:`GuestWithCliques` refers to
     :param clique: the number of the card's GPUDirect clique, which :class:`GuestWithCliques` writes
         into the domain; ``None`` without one
@@ -310,7 +309,6 @@ def add_cards(
 
     None of the cards is the primary display: that is Nova's video device, if the guest has one.
 
-    :param option_rom: whether the guest sees the cards' option ROMs
     :param tree: the tree whose ports the cards use; without one the ports are on the guest's root
     :param cliques: the number of each card's GPUDirect clique, by address; others have none
     :raises GuestUnfit: for a machine type without PCI Express
@@ -348,10 +346,7 @@ _GIB_PAGES = "pdpe1gb"
 
 
 class GuestPCIeRoot(vconfig.LibvirtConfigGuestPCIeRootController):  # type: ignore[misc]
-    """The PCI Express root controller of a q35 guest, with a 64-bit PCI hole.
-
-    :param hole: the size of the PCI hole in bytes
-    """
+    """The PCI Express root controller of a q35 guest, with a 64-bit PCI hole."""
 
     def __init__(self, hole: int) -> None:
         super().__init__()

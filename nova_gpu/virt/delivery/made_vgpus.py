@@ -32,10 +32,7 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 
 
 class MadeVGPUs:
-    """The records of the vGPUs that nova-gpu made, one file each in a folder.
-
-    :param folder: the folder, which need not exist yet
-    """
+    """The records of the vGPUs that nova-gpu made, one file each in a folder."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         self._folder = folder

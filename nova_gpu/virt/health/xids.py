@@ -160,8 +160,6 @@ class FaultyInstances:
     An entry ends when the host boots, or when its MIG instance no longer exists.
 
     What reads or changes the file raises OSError if it cannot, and ValueError for another format.
-
-    :param path: the file, which need not exist yet
     """
 
     def __init__(self, path: pathlib.Path) -> None:

@@ -222,7 +222,6 @@ class Counting:
     def _claim(self, instance: objects.Instance, request: FlavorRequest) -> None:
         """Claim GPUs for an instance without any: in Placement, then in the database.
 
-        :param request: the request of its flavor
         :raises NoneFree: if too few GPUs are free for it
         :raises OverQuota: if its project has reached its limit
         """

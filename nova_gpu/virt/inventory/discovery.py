@@ -247,7 +247,6 @@ def sorted_out(
 
     A card in neither result can be offered whole.
 
-    :param gpus: all cards of the host, by address
     :param divided: those of *gpus* that are divided into vGPUs or MIG instances, or can be
     """
     cards: dict[PciAddress, SharedCard] = {}
@@ -336,7 +335,6 @@ def held_in_parts(
     """Return why undivided *cards* of which instances have vGPUs are not offered at all, by card.
 
     :param divided: those of *cards* that are divided now, which are not in the result
-    :param held: the vGPUs that instances have
     """
     slots = {device.card_of(slot.parent, cards): slot for slot in sorted(held, reverse=True)}
     return {

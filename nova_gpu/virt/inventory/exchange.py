@@ -245,10 +245,7 @@ class Exchange:
             change(*claim)
 
     def remote(self, instance: objects.Instance, held: Holdings) -> str | None:
-        """Return why the GPUs in *held* are too far from the instance's NUMA cells, else ``None``.
-
-        :param held: its devices of this host, by inventory
-        """
+        """Return why the GPUs in *held* are too far from the instance's cells, else ``None``."""
         claimant = self.claimant(instance)
         reasons = (supply.remote(own, claimant) for supply, own in held.items() if own)
         return next(filter(None, reasons), None)

@@ -36,7 +36,6 @@ def choose(
 ) -> Amounts:
     """Choose groups of GPUs for the instance; return what *allocate* has allocated from them.
 
-    :param ours: the uuid of the provider of each group of this host
     :param allocate: allocate an amount from each of some providers; return ``None`` if Placement
         refuses, because another instance got the GPUs since they were read
     :raises NoneFree: if no combination of groups has enough free GPUs that fit
@@ -108,9 +107,6 @@ def _candidates(
     """Return the amounts from each combination of groups of this host that serves *requests* now.
 
     Those that leave the fewest GPUs free come first.
-
-    :param node: the uuid of the compute node
-    :param ours: the uuids of the providers of this host's groups
     """
     known: Collection[str] = ()
     if any(map(query.needs_known, requests)):

@@ -212,10 +212,7 @@ class Pool(set[Any]):
         return self._handed_out[-1]
 
     def distances(self, own: Collection[objects.Resource], claimant: Claimant) -> list[int]:
-        """Return how far the devices in *own* and the free ones are from the cells, nearest first.
-
-        :param own: as for :meth:`improve`
-        """
+        """Return how far devices in *own* and free ones are from the cells, nearest first."""
         return sorted(self._distances(self._free | _devices(own), claimant).values())
 
     def _distances(self, devices: Collection[Device], claimant: Claimant) -> Mapping[Device, int]:

@@ -78,10 +78,7 @@ def ensure(
     present: Mapping[GroupKey, str],
     keys: Iterable[GroupKey],
 ) -> dict[GroupKey, str]:
-    """Return the provider UUIDs of all groups, after adding providers of *keys* that have none.
-
-    :param present: the result of :func:`groups_in`
-    """
+    """Return the provider UUIDs of all groups, after adding providers of *keys* that have none."""
     missing = [key for key in keys if key not in present]
     new = {key: tree.new_child(names.provider_name(nodename, key), nodename) for key in missing}
     return {**present, **new}
@@ -122,8 +119,6 @@ def _by_model(
     and then Nova starts no service and claims nothing on the host: that of the model for further
     instances, and others reserved, such as a former name of the model and what another release
     counts.
-
-    :param present: the provider's inventory
     """
     inventory = {
         name: {**record, "reserved": record["total"]} for name, record in present.items()
@@ -148,8 +143,6 @@ def traits(
     They are those of :mod:`nova_gpu.core.placement.group_traits`. Placement only knows the standard
     traits of its os-traits, and refuses all traits of the host if one is unknown, such as the
     CUDA compute capability of a recent card.
-
-    :param present: the provider's present traits
     """
     wanted = group_traits.of_group(product, hypervisor_type, present, islands, near)
     takes = {trait for trait in wanted if os_traits.is_custom(trait) or trait in _STANDARD}
@@ -240,8 +233,6 @@ def reserve(
 
     Nova wrote the node's own inventory anew just before. Return what was reserved of each class of
     which more is reserved now.
-
-    :param lacking: the resources that each instance lacks
     """
     amounts: collections.Counter[str] = collections.Counter()
     for resources in lacking:

@@ -119,7 +119,6 @@ class VGPUCards:
         A card that was offered as vGPUs before stays in :attr:`look`, because an instance may have
         one of its vGPUs. Call :meth:`judge` next.
 
-        :param cards_: all cards of the host
         :param whole: the cards that instances have whole; they are not offered as vGPUs
         :param held: the vGPUs that instances have; their cards are not offered whole, even if
             their drivers report no vGPU types now
@@ -179,8 +178,6 @@ class VGPUCards:
 
         Raise nothing: if the card cannot be read, the last reading stays in force, and a claim may
         get a vGPU that the kernel then refuses to make.
-
-        :param part: a slot or a PCI function of the card
         """
         with self._reading:
             try:

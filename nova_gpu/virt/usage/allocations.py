@@ -54,7 +54,6 @@ def read(client: Any, nodename: str, instances: Records, last: Allocations) -> A
     objects/allocation.py).
 
     :param instances: the host's instances, read before
-    :param last: the answer before this one
     """
     context = nova_context.get_admin_context()
     root = last.node

@@ -64,10 +64,7 @@ class Bills:
             return {dev: product for dev, product in products.items() if dev in was_had}
 
     def begin(self, now: Snapshot, products: Callable[[frozenset[Device]], Products]) -> None:
-        """Begin the bills of what instances had at the service's start, once the database answers.
-
-        :param products: return the product of each device that it is given, without unknown ones
-        """
+        """Begin the bills of what instances had when the service started, by the database."""
         if self._is_complete or now.records is None:
             return
         # Also of one that the service was deleting when it died: whether that release was sent, its

@@ -255,7 +255,6 @@ def note_reached(host: libvirt_host.Host, reached: Mapping[str, frozenset[Device
 def stop(host: libvirt_host.Host, uuids: Collection[str]) -> dict[str, str | None]:
     """Power off running guests, which Nova then takes for guests that ended by themselves.
 
-    :param uuids: the domains to power off
     :returns: by uuid, libvirt's error if the guest still runs, ``None`` if it was powered off
     """
     errors: dict[str, str] = {}
@@ -453,8 +452,6 @@ def _leading_to(devices: Collection[Device], known: Set[str], parts: Parts) -> S
     """Return the nodes that lead to *devices*, but for those that a kept MIG instance needs.
 
     They include the node of the card of a MIG instance, even if the card is no longer divided.
-
-    :param known: the nodes of the domain, as :meth:`Parts.known` returns them
     """
     slots = device.slots(devices)
     own = {*devices, *(slot.parent for slot in slots)}

@@ -524,7 +524,6 @@ class Ledger:
     ) -> None:
         """Note which devices the domains have, as libvirt lists them.
 
-        :param named: the devices of each domain, by its uuid
         :param reached: those of *named* to which a domain's device nodes lead, or led earlier,
             although they are not its own
         :param since: the snapshot from before libvirt was asked, by default the present one; guests
@@ -546,8 +545,6 @@ class Ledger:
         The answer counts the devices of every guest that was started before, unless its instance is
         gone, is still starting or has another task: then a later answer does. If no instance has a
         task, every claim that is older than the answer was started or given up.
-
-        :param read: read the database, given the uuids of the domains that name devices
         """
         before, when = self._now, self._clock()
         records = read({uuid for uuid, named in before.domains.items() if named})
@@ -584,8 +581,6 @@ class Ledger:
 
         An instance with a task stays doubtful: Nova may be about to delete its allocation. Do
         nothing before the database was read.
-
-        :param read: read them, given the database's records and the answer before
         """
         before = self._now
         if before.records is None:

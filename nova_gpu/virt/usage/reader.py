@@ -26,7 +26,6 @@ class UsageReader:
 
     If a source does not answer, the ledger keeps what it has.
 
-    :param noted: the ledger to read into
     :param parts: return the mapping from device nodes and PCI functions to the host's devices
     """
 

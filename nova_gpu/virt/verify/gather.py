@@ -353,11 +353,7 @@ def made_vgpus(
 
 
 def _free(cards: HostCards, taken: Set[Device], made: Collection[Slot]) -> dict[GroupKey, int]:
-    """Return how many more vGPUs fit into each group's cards, whatever these cards' health.
-
-    :param taken: the slots and the functions that are in use
-    :param made: the slots among *taken* whose vGPU exists
-    """
+    """Return how many more vGPUs fit into each group's cards, whatever these cards' health."""
     slots = device.slots(taken)
     plain = {
         address

@@ -76,8 +76,6 @@ def heal(reportclient: Any, now: Snapshot, classes: Classes) -> bool:
     whose flavor states no model, then counts by model too.
 
     Return whether any allocation was written.
-
-    :param classes: as :meth:`nova_gpu.virt.inventory.assignment.InstanceDevices.classes`
     """
     read, allocations = now.records, now.allocations
     if read is None or allocations is None:

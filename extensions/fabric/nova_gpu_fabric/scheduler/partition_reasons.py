@@ -106,8 +106,6 @@ def _may_have_set(
     """Return whether a set of *count* GPUs may be free, by the traits of the resource providers.
 
     Return true, too, if the traits do not cover all free GPUs.
-
-    :param free: the number of free GPUs of *providers*
     """
     boards = [set_traits.board(placement.traits(context, uuid)) for uuid in providers]
     known = [board for board in boards if board]

@@ -117,9 +117,7 @@ def read(
 
     Return ``None`` if none of *cards_* is on a board that a Fabric Manager on this host can set up.
 
-    :param cards_: the cards of this host
     :param path: the file of :mod:`nova_gpu_fabric.host.modules`
-    :param client: the client of this host's Fabric Manager
     """
     gpus = [
         gpu

@@ -364,8 +364,6 @@ class Fabric(Sets):
         They are those that share a card with another, *needed* partition, and those of which no
         instance has all cards and no card is still to be cleaned. Those that share a card with a
         domain whose cards are no partition are left alone.
-
-        :param usage: the devices of each instance
         """
         owned = [self._modules(devices) for devices in _owned(usage).values()]
         # While cards of a deleted instance are cleaned, Nova's database counts them for it.

@@ -46,8 +46,6 @@ def permitted_way(
 ) -> tuple[Way | None, str]:
     """Return how an instance may be moved and an empty text, or ``None`` and why it stays.
 
-    :param status: the server's status in Nova's API
-    :param consent: the moves that its flavor permits
     :param live: whether all of its GPUs can migrate while it runs
     :param keeps_disk: whether a cold migration moves its disk; Nova does not copy a container's
     """
@@ -132,9 +130,6 @@ def with_last_set(there: Sequence[Instance], groups: Sequence[Group]) -> list[In
 
     If the modules of only one instance on a board are unknown, for example of a stopped one, they
     are those that no other instance can have.
-
-    :param there: all instances of the host
-    :param groups: its groups
     """
     members = list(there)
     for number, group in enumerate(groups):

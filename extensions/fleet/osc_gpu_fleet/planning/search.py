@@ -293,7 +293,6 @@ class _Quick:
         Choose the spot where the goal's instances lose the least room. If no host has room, move
         other instances first.
 
-        :param closed: hosts that nothing may be moved to
         :param chain: how many other instances in a row may be moved first
         """
         room = self.room

@@ -157,8 +157,6 @@ class _Search:
 
         The list has an entry for 0 up to the requested count, ``None`` for one that would take
         more than *most* victims.
-
-        :param there: the instances on the host that may be victims
         """
         by_count: list[_Leaving | None] = [_NOBODY, *[None] * self._count]
         have = min(self.room.fitting(self._need, host), self._count)
