@@ -122,7 +122,7 @@ def enable(card: PciAddress, number: int, roots: Roots, timeout_s: float) -> Non
 
 
 def unlimited(card: PciAddress, number: int, roots: Roots) -> str | None:
-    """Return that functions of a card lack a limit of time, and the remedy; ``None`` if none does."""
+    """Return that functions of a card lack a limit of time, and the remedy, else ``None``."""
     device = sysfs.device(card, roots)
     paths = [path for n in range(1, number + 1) for path, _ in sriov.unlimited(device, n)]
     if not paths and _vendor(device).id == vendors.INTEL and not sriov.shows_limits(device):

@@ -148,7 +148,7 @@ class CallFailed(Exception):
 
 
 def _versioned(kind: Any, number: int = 1) -> Any:
-    """Return an empty structure of *kind*, with its ``version`` as MAKE_FM_PARAM_VERSION sets it."""
+    """Return an empty structure of *kind*, its ``version`` as MAKE_FM_PARAM_VERSION sets it."""
     return kind(version=ctypes.sizeof(kind) | number << 24)
 
 
