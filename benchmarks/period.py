@@ -28,14 +28,14 @@ from benchmarks import report, timing
 from tests.cloud import running
 
 _MODULE = "benchmarks.period"
-CARDS = 8
+CARDS, FUNCTIONS = 8, 32  # of each card
 _OURS, _STOCK = "gpu.GPULibvirtDriver", "libvirt.LibvirtDriver"
 # What the hosts have, and with which options they are looked at
 _HOSTS = ("prepared", "late", "vgpus")
 _NAMES = {
     "prepared": f"{CARDS} prepared GPUs",
     "late": f"{CARDS} GPUs with the host's driver",
-    "vgpus": f"{CARDS} cards, 32 functions each",
+    "vgpus": f"{CARDS} cards, {FUNCTIONS} functions each",
 }
 
 # What Nova itself gives of such hosts: these whole, or one type of each function
@@ -78,12 +78,21 @@ def measure(kind: str, runs: int, stream: TextIO, profile: str | None) -> NoRetu
     """
     import testtools
 
-    from benchmarks import vgpus
     from tests.fixtures import economy, hosts, vgpu
 
     # Tests keep what Placement answers until it is changed, which no service does.
     economy.Answers.get = lambda self, question, ask: ask()  # type: ignore[method-assign]
     kvm: Any = importlib.import_module("tests.functional.kvm")
+    types = [
+        vgpu.Type(
+            f"nvidia-{number + 556}",
+            f"NVIDIA A40-{number}Q",
+            f"num_heads=4, frl_config=60, framebuffer={number * 1024}M, "
+            "max_resolution=7680x4320, max_instance=32",
+            available=1,
+        )
+        for number in range(1, 21)
+    ]
 
     class Periods(kvm.KVMServersTestBase):  # type: ignore[misc]
         run_tests_with = testtools.RunTest  # in this process
@@ -98,9 +107,9 @@ def measure(kind: str, runs: int, stream: TextIO, profile: str | None) -> NoRetu
                     driver = "vfio-pci" if kind == "prepared" else "nvidia"
                     host.add_gpu(card, "10de", "2235", driver=driver)
                     continue
-                host.add_gpu(card, "10de", "2235", totalvfs=vgpus.VFS_OF_CARD)
-                for function in vgpu.add_functions(host, card, vgpus.VFS_OF_CARD):
-                    vgpu.add_types(host, function, vgpus.types())
+                host.add_gpu(card, "10de", "2235", totalvfs=FUNCTIONS)
+                for function in vgpu.add_functions(host, card, FUNCTIONS):
+                    vgpu.add_types(host, function, types)
 
         def test(self) -> None:
             # The services' idle threads would be waited for, which are of no use to anybody now.
@@ -148,7 +157,7 @@ def measure(kind: str, runs: int, stream: TextIO, profile: str | None) -> NoRetu
                 return libvirt.HostPCIDevicesInfo(num_pci=CARDS, num_pfs=0, num_vfs=0)
             self.flags(enabled_mdev_types=[_MDEV_TYPE], group="devices")
             devices = libvirt.HostPCIDevicesInfo(num_pfs=0, num_vfs=0, num_mdevcap=1)
-            for number in range(1, CARDS * vgpus.VFS_OF_CARD):
+            for number in range(1, CARDS * FUNCTIONS):
                 at = {"bus": 0x81 + number // 32, "slot": number % 32, "function": 0}
                 devices.add_device("MDEV_TYPES", **at, iommu_group=40 + number, numa_node=0)
             return devices

@@ -4,15 +4,13 @@
 from __future__ import annotations
 
 import json
-import pathlib
 import subprocess
 import sys
 
-import fixtures
 from nova.scheduler.weights import ram
 from oslotest import base
 
-from benchmarks import board_race, packing, pinned, vgpus
+from benchmarks import board_race, packing, pinned
 from nova_gpu.scheduler.weights import GPUWeigher
 
 
@@ -27,13 +25,6 @@ class RatiosTest(base.BaseTestCase):
             stock = rows[f"200 hosts: {ours}, ComputeCapabilitiesFilter"]
             self.assertGreater(stock["ratio"], 0.7, stock)  # other load moves it by a quarter
         self.assertLess(rows["200 hosts: what is kept"]["ours"], 2)  # KB for each host
-
-    def test_vgpus_reads_no_file_twice(self) -> None:
-        """The benchmark itself refuses to time a look that misses something."""
-        root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        mediated, profiles = vgpus.rows(root, runs=1, count=1)
-        self.assertIn("1 cards, 20 types, 32 VFs: mediated devices, 2592 files", mediated.name)
-        self.assertIn("profiles, 96 files", profiles.name)
 
     def test_the_weigher_knows_which_sets_are_free(self) -> None:
         ours = board_race.race(20, 8, 20, [ram.RAMWeigher(), GPUWeigher()])
