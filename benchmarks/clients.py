@@ -100,6 +100,7 @@ def measure(options: argparse.Namespace, stream: TextIO) -> NoReturn:
         def _tell(self) -> int:
             with contextlib.redirect_stdout(stream):
                 report.show(list(self._rows()), as_json=options.json, notes=NOTES)
+            stream.flush()  # the process ends without it
             return 0
 
         def _rows(self) -> Iterator[report.Row]:
