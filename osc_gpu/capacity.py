@@ -11,7 +11,7 @@ from nova_gpu.core.scheduling import capacity
 from osc_gpu import base_command, flavors, hosts
 from osc_gpu.resource_request import Size
 
-_COLUMNS = ("Host", "Instances", "GPUs Free", "GPUs In Service", "Reason")
+_COLUMNS = ("Host", "Instances", "GPUs Free", "GPUs In Service", "Why Not More")
 
 _Table = tuple[Sequence[str], Iterable[tuple[Any, ...]]]
 

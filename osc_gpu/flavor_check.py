@@ -17,7 +17,7 @@ from osc_gpu import base_command, flavors, hosts, query, rest
 from osc_gpu.base_command import Lines
 from osc_gpu.resource_request import Size
 
-_COLUMNS = ("Flavor", "Asks For", "Quota Counts", "Mistakes")
+_COLUMNS = ("Flavor", "Asks For", "Counted by Quota", "Mistakes")
 _UNREADABLE = "unreadable"
 # What validation judges, too
 _COUNTED = frozenset(f"resources:{name}" for name in names.RESOURCE_CLASSES)

@@ -276,9 +276,9 @@ def compute_nodes(connection: Any) -> Mapping[str, tuple[str, str | None]]:
         reason = None
         if node.status != "enabled":
             why = (node.service_details or {}).get("disabled_reason")
-            reason = "its compute service is disabled" + (f": {why}" if why else "")
+            reason = "disabled" + (f": {why}" if why else "")
         elif node.state != "up":
-            reason = "its compute service is down"
+            reason = "down"
         reasons = filter(None, (closed.get(node.id), reason))
         nodes[node.id] = (node.name, "; ".join(reasons) or None)
     return nodes

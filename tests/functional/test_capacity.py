@@ -18,7 +18,7 @@ class CapacityTest(base.GPUServersTestBase):
         rows = sdk.rows(taken)
         total = sum(row["Instances"] for row in rows)
         self.assertIn(f"{total} could boot now", printed)
-        return {row["Host"]: (row["Instances"], row["Reason"]) for row in rows}
+        return {row["Host"]: (row["Instances"], row["Why Not More"]) for row in rows}
 
     def test_what_it_says_boots_and_no_more(self) -> None:
         self.start_host("host1")
@@ -52,8 +52,8 @@ class CapacityTest(base.GPUServersTestBase):
         self.force_down("host2")
         self.assertEqual(
             {
-                "host1": (0, "its compute service is disabled: repair"),
-                "host2": (0, "its compute service is down"),
+                "host1": (0, "disabled: repair"),
+                "host2": (0, "down"),
             },
             self.capacity(any_gpu),
         )

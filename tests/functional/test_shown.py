@@ -40,7 +40,7 @@ class HostsTest(ShownTestBase):
             self.assertIn(text, refused)
         service = self.computes["host2"].service_ref.uuid
         self.admin_api.put_service(service, {"status": "disabled", "disabled_reason": "repair"})
-        off = "its compute service is disabled: repair"
+        off = "disabled: repair"
         self.assertEqual(
             [("host1", "up", "fermi", 8, 2, 1, 5), ("host2", off, "fermi, kepler", 8, 1, 0, 7)],
             self.values(host_list.ListHosts),

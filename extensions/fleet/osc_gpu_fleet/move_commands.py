@@ -272,7 +272,7 @@ def _why_not(fleet: Fleet, needed: Mapping[str, int], host: str | None = None) -
     Instances that may not be moved are no reason where too few GPUs are free: moves free none.
     """
     closed = [
-        f"{other.name} takes none: {other.unusable}"
+        f"{other.name} takes no instance: {other.unusable}"
         for other in fleet.hosts
         if other.unusable and other.name != host
     ]

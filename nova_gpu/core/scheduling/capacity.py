@@ -123,11 +123,9 @@ def _answer(
 def _instances(
     requests: Sequence[GroupRequest], amounts: Mapping[str, int], host: Host, isolate: bool
 ) -> tuple[int, str]:
-    if host.unusable:
-        return 0, host.unusable
-    for part in requests:
-        if reason := _lacking(part, host):
-            return 0, reason
+    lacking = next(filter(None, (_lacking(part, host) for part in requests)), None)
+    if reasons := [*filter(None, (host.unusable, lacking))]:
+        return 0, "; ".join(reasons)
     # Only Placement can count what the node itself does not have, such as a disk that hosts share.
     short = {
         resource_class: host.free[resource_class] // amount

@@ -45,7 +45,7 @@ DRAINED = ClosingTrait(
     hosts="are drained and take no new instance with GPUs",
     host="is drained: it takes no new instance with GPUs",
     at_start="its host is drained",
-    in_list=lambda name: "it is drained",
+    in_list=lambda name: "drained",
 )
 RESERVED = ClosingTrait(
     name=names.KEPT_UNTIL,

@@ -85,7 +85,7 @@ class RoomTest(room.RoomTestBase):
             output,
         )
         one = self.gpu_flavor(1)
-        reason = "it is drained"
+        reason = "drained"
         self.assertEqual(reason, self.listed())
         self.period()
         self.restart_host("host1")

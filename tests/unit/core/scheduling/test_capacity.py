@@ -71,7 +71,13 @@ class AnswerTest(unittest.TestCase):
                 0,
                 "its GPUs are CUSTOM_GPU_ARCH_FERMI",
             ),
-            ([asked(1)], host(group(8), unusable="it is down"), 0, "it is down"),
+            ([asked(1)], host(group(8), unusable="down"), 0, "down"),
+            (
+                [asked(4)],
+                host(group(3), unusable="drained"),
+                0,
+                "drained; 4 GPUs asked for, 3 of 8 free",
+            ),
             ([asked(1)], host(), 0, "it has no GPUs"),
         ):
             with self.subTest(asked=parts, host=there):

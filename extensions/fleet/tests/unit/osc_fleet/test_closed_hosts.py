@@ -19,8 +19,8 @@ class ClosedTest(test_hosts.HostsTestCase):
             self.placement.mark(host, names.DRAINED)
         self.assertEqual(
             {
-                "off": (0, "it is drained; its compute service is disabled: moved"),
-                "on": (0, "it is drained"),
+                "off": (0, "drained; disabled: moved"),
+                "on": (0, "drained"),
             },
             self.answers(gpus="= 2"),
         )
