@@ -27,20 +27,32 @@ class NUMATest(base.VFIOTestCase):
         self.cloud.restart_compute()
         self.become_tree(_HELD)
 
-    def test_a_cell_on_each(self) -> None:
-        """The guest sees each card on that of its cells which is on the card's node."""
-        server = self.boot(2)
-        self.assertEqual([*_HELD], self.hostdevs(server))
-        self.assertEqual([0, 1], [self.host.place_of(card)[1] for card in _HELD])
-        domain = self.cloud.domain(server)
-        threads = self.host.nodes_of_threads(domain)
-        pinned = [threads[f"CPU {number}/KVM"] for number in range(2)]
-        self.assertEqual([[0], [1]], sorted(pinned))
-        self.assertEqual([[0], [1]], sorted(self.host.nodes_of_memory(domain, _LEAST)))
-        self.seen_in(server)
-        # The guest's cells are those of Nova, whose order the processors have, too.
-        cells = [cell for _, cell in self.places(server)]
-        self.assertEqual([[0], [1]], [pinned[cell] for cell in cells])
+    def test_one_guest_on_both_nodes(self) -> None:
+        self.assertTogether(self.boot(2))
+
+    def test_a_guest_on_each_node(self) -> None:
+        self.assertTogether(self.boot(1), self.boot(1))
+
+    def assertTogether(self, *servers: dict[str, Any]) -> None:
+        """All run at once, each on the nodes of its cards, of which it sees each on the cell there.
+
+        A guest's cells are those of Nova, whose order its processors have, too.
+        """
+        held = []
+        for server in servers:
+            cards_held = self.hostdevs(server)
+            held += cards_held
+            nodes = [self.host.place_of(card)[1] for card in cards_held]
+            domain = self.cloud.domain(server)
+            threads = self.host.nodes_of_threads(domain)
+            self.assertEqual(nodes, sorted(set().union(*threads.values())))
+            memory = self.host.nodes_of_memory(domain, _LEAST)
+            self.assertEqual([[node] for node in nodes], sorted(memory))
+            self.seen_in(server)
+            pinned = [threads[f"CPU {cell}/KVM"] for _, cell in self.places(server)]
+            self.assertEqual([[node] for node in nodes], pinned)
+        self.assertEqual([*_HELD], sorted(held))
+        self.assertEqual(len(servers), len(self.domains()))
 
     def boot(self, cells: int) -> dict[str, Any]:
         """A guest with so many cells, each with a processor, and as many cards"""
