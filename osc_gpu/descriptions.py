@@ -22,7 +22,7 @@ from osc_lib import exceptions
 
 from nova_gpu import data
 from nova_gpu.core import names, vendors
-from nova_gpu.core.flavor import condition, extra_spec, request
+from nova_gpu.core.flavor import condition, gpu_extra_specs, request
 from nova_gpu.core.flavor.declaration import ExtraSpec
 from nova_gpu.core.flavor.request import FlavorRequest
 
@@ -75,7 +75,7 @@ def _gpus(flavor: FlavorRequest) -> GPUs:
     requested = flavor.whole or flavor.vgpus
     assert requested  # gpu flavor create refuses a flavor without GPUs
     stated = {demand.word: demand.condition.equal_to for demand in requested.demands}
-    architecture, model = stated.get(extra_spec.GPU_ARCH), stated.get(extra_spec.MODEL)
+    architecture, model = stated.get(gpu_extra_specs.GPU_ARCH), stated.get(gpu_extra_specs.MODEL)
     products = [
         (vendors.of(vendor_id).name, names.word(word), name)
         for vendor_id, _, word, name in data.products()
@@ -85,13 +85,13 @@ def _gpus(flavor: FlavorRequest) -> GPUs:
     architecture = architecture or _only(word for _, word, _ in products)
     if flavor.whole:
         known = (name for *_, name in products if names.word(name) == model)
-        model = model and next(known, _stated(flavor, extra_spec.MODEL))
+        model = model and next(known, _stated(flavor, gpu_extra_specs.MODEL))
         return GPUs(requested.count, True, vendor, architecture, model)
     required = flavor.vgpus.type if flavor.vgpus else None
     vgpu_type = required.equal_to if required else None
     if vgpu_type and _TYPES_OF_NVIDIA.match(vgpu_type):
         vendor = "NVIDIA"
-    model = vgpu_type and _stated(flavor, extra_spec.VGPU_TYPE)
+    model = vgpu_type and _stated(flavor, gpu_extra_specs.VGPU_TYPE)
     return GPUs(requested.count, False, vendor, architecture, model)
 
 

@@ -15,14 +15,14 @@ from osc_lib.cli import format_columns, parseractions
 
 from nova_gpu import data
 from nova_gpu.core import exception, names
-from nova_gpu.core.flavor import condition, extra_spec, request, summary, validation
+from nova_gpu.core.flavor import condition, gpu_extra_specs, request, summary, validation
 from nova_gpu.core.flavor.declaration import ExtraSpec
 from nova_gpu.core.flavor.request import FlavorRequest
 from osc_gpu import base_command, descriptions, hosts, projects, query, rest
 from osc_gpu.resource_request import Size
 
 _COUNTED = {names.GPUS: names.RESOURCE_CLASS, names.VGPUS: names.VGPU_RESOURCE_CLASS}
-_OPTIONS = tuple((word, word.option) for word in extra_spec.WORDS if word.option)
+_OPTIONS = tuple((word, word.option) for word in gpu_extra_specs.WORDS if word.option)
 _SHOWN = ("id", "name", "vcpus", "ram", "disk", "ephemeral", "swap", "is_public")
 
 NOTHING = "no GPU"
@@ -70,7 +70,7 @@ def in_words(flavor_request: FlavorRequest) -> str:
     words = " and ".join(map(summary.all_of, flavor_request.requests))
     if words:
         with contextlib.suppress(exception.InvalidExtraSpec):  # that is among its mistakes
-            words += extra_spec.suffixes(flavor_request.extra_specs)
+            words += gpu_extra_specs.suffixes(flavor_request.extra_specs)
     return words
 
 
@@ -242,7 +242,7 @@ def properties(
         raise exceptions.CommandError("a flavor with GPUs needs --gpus, --vgpus or both")
     for key, value in words.items():
         if value:
-            is_name = key in extra_spec.OF_NAMES and " " not in value.strip()
+            is_name = key in gpu_extra_specs.OF_NAMES and " " not in value.strip()
             # The member of an enum would be stored as such instead of its text.
             specs[key] = f"s== {value.strip()}" if is_name else str(value)
     for key, value in more.items():
@@ -252,7 +252,7 @@ def properties(
             )
     try:
         request.of(specs).check()
-        for error in extra_spec.contradictions(specs):
+        for error in gpu_extra_specs.contradictions(specs):
             raise error
     except exception.InvalidExtraSpec as e:
         raise exceptions.CommandError(str(e)) from e
@@ -265,7 +265,7 @@ def refuse_unknown(specs: Mapping[str, str], known_traits: Callable[[], Collecti
     :raises CommandError: with the most similar known name, or all of them
     """
     for word, name, reason in unknown_names(specs, known_traits):
-        more = _OF_YOUR_OWN if word is extra_spec.GPU_ARCH else ""
+        more = _OF_YOUR_OWN if word is gpu_extra_specs.GPU_ARCH else ""
         flag = word.option.flag if word.option else word.name
         raise exceptions.CommandError(f"{flag} {name} is {reason}{more}")
 
@@ -281,16 +281,16 @@ def unknown_names(
     :param known_traits: reads the traits of all hosts; called only if the table lacks a name
     :raises InvalidExtraSpec: if one of the two cannot be parsed
     """
-    hypervisor = extra_spec.HYPERVISOR.of(specs)
+    hypervisor = gpu_extra_specs.HYPERVISOR.of(specs)
     if unknown := _unknown(hypervisor, _HYPERVISORS):
         reason = f"no hypervisor of hosts with GPUs; {_hint(unknown, _HYPERVISORS)}"
-        yield extra_spec.HYPERVISOR, unknown, reason
-    architecture = extra_spec.GPU_ARCH.of(specs)
+        yield gpu_extra_specs.HYPERVISOR, unknown, reason
+    architecture = gpu_extra_specs.GPU_ARCH.of(specs)
     known = {names.word(product) or "" for _, _, product, _ in data.products()} - {""}
     if _unknown(architecture, known):
         known |= names.known_values(names.TRAIT_ARCHITECTURE, known_traits())
     if unknown := _unknown(architecture, known):
-        yield extra_spec.GPU_ARCH, unknown, f"an unknown architecture; {_hint(unknown, known)}"
+        yield gpu_extra_specs.GPU_ARCH, unknown, f"an unknown architecture; {_hint(unknown, known)}"
 
 
 _OF_YOUR_OWN = f" (for one that no host has yet: --property {names.GPU_ARCH}='s== NAME')"

@@ -16,7 +16,7 @@ from nova import exception as nova_exception
 from nova.api.validation.extra_specs import base
 
 from nova_gpu.core import exception
-from nova_gpu.core.flavor import extra_spec
+from nova_gpu.core.flavor import gpu_extra_specs
 
 
 @dataclasses.dataclass
@@ -43,5 +43,5 @@ def register() -> Sequence[base.ExtraSpecValidator]:
             value={"type": str, "description": word.allowed},
             judge=word.judge or word.parse,
         )
-        for word in extra_spec.WORDS
+        for word in gpu_extra_specs.WORDS
     ]

@@ -11,7 +11,7 @@ it loads what the installed ones offer as entry points of these groups.
     A function that adds parsers of commands to ``nova-gpu`` (:mod:`nova_gpu.cmd.arguments`).
 ``nova_gpu.extra_specs``
     Extra specs of flavors, each a :class:`nova_gpu.core.flavor.declaration.ExtraSpec`, in a module
-    that imports nothing of :mod:`nova_gpu.core.flavor.extra_spec`. The client loads them, too.
+    that imports nothing of :mod:`nova_gpu.core.flavor.gpu_extra_specs`. The client loads them, too.
 ``nova_gpu.options``
     Options of the group ``[gpu]``, in a module that imports nothing of :mod:`nova_gpu`.
 ``nova_gpu.set_traits``

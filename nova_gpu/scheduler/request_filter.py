@@ -16,6 +16,7 @@ from nova import context as nova_context
 from nova import exception as nova_exception
 from nova import objects
 from nova.scheduler import request_filter, utils
+from nova.scheduler.client import report
 from oslo_log import log as logging
 
 from nova_gpu import notifications
@@ -24,15 +25,15 @@ from nova_gpu.core import exception, names
 from nova_gpu.core.exception import Reason
 from nova_gpu.core.flavor import query, validation
 from nova_gpu.core.flavor.placement_policy import PeerAccess
-from nova_gpu.core.flavor.request import GPURequest, Request
+from nova_gpu.core.flavor.request import FlavorRequest, GPURequest, Request
 from nova_gpu.core.scheduling import no_valid_host
+from nova_gpu.quota import limits
 from nova_gpu.scheduler import (
     closed_hosts,
     divisions,
     multi_create,
     obstacles,
     placement,
-    quota_check,
     requested_gpus,
 )
 
@@ -98,7 +99,7 @@ def gpu_request_filter(
                 raise refusal(ctxt, request_spec, unknown, whole)
         spelled_out = divisions.named(ctxt, request_spec, spelled_out or {})
         closed_hosts.forbid(ctxt, request_spec, flavor)
-        quota_check.refuse_over(ctxt, request_spec, flavor)
+        _refuse_over_limits(ctxt, request_spec, flavor)
     except exception.QuotaExceeded as e:
         raise refusal(ctxt, request_spec, Reason(str(e), e.user_text), whole) from e
     except exception.InvalidExtraSpec as e:
@@ -145,6 +146,39 @@ def gpu_candidates_filter(
     if reason:
         raise refusal(ctxt, request_spec, reason, flavor.whole)
     return bool(flavor.requests)
+
+
+def _refuse_over_limits(
+    ctxt: nova_context.RequestContext, spec: objects.RequestSpec, flavor: FlavorRequest
+) -> None:
+    """Refuse a request whose GPUs would exceed its project's unified limits.
+
+    GPUs that the flavor has as ``resources:`` are left to Nova's API. As there, a resize is charged
+    with all that the new flavor has, because Placement counts both until it is confirmed. A
+    migration or an evacuation, which gives the instance no more than it has, is not charged.
+
+    :raises QuotaExceeded: if a limit would be exceeded, or if the limits cannot be read
+    """
+    uncounted = flavor.uncounted(by_model=CONF.gpu.count_models)
+    if not (uncounted and limits.is_unified()) or _keeps_gpus(ctxt, spec):
+        return
+    instances = multi_create.to_create(ctxt, spec)
+    deltas = {name: instances * count for name, count in uncounted.items()}
+    client = report.report_client_singleton()
+    limits.refuse_over(client, spec.project_id, deltas, "nova-scheduler", instances=instances)
+
+
+def _keeps_gpus(ctxt: nova_context.RequestContext, spec: objects.RequestSpec) -> bool:
+    """Return whether the request moves an instance that has GPUs, with the flavor that it has.
+
+    A new instance has none, nor has one that is unshelved or released its GPUs at a stop.
+    """
+    instance = requested_gpus.instance_with_flavor(ctxt, spec)
+    return (
+        instance is not None
+        and instance.host is not None
+        and any(names.is_gpu_class(item.resource_class) for item in instance.resources or ())
+    )
 
 
 def _why_not(

@@ -12,7 +12,6 @@ from nova.virt.libvirt import host as libvirt_host
 
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import diagnostics, libvirt_version
-from nova_gpu.virt.availability import Cards
 from nova_gpu.virt.health import failed_starts, monitor
 from nova_gpu.virt.health.failed_starts import FailedStarts
 from nova_gpu.virt.health.xids import Xids
@@ -32,6 +31,7 @@ from nova_gpu.virt.lifecycle.start_steps import Starts
 from nova_gpu.virt.lifecycle.stops import Stops
 from nova_gpu.virt.lifecycle.vgpus import VGPUs
 from nova_gpu.virt.live_migration.migrate_data import Moves
+from nova_gpu.virt.offered_cards import Cards
 from nova_gpu.virt.periodic import Periods
 from nova_gpu.virt.publication import Publication
 from nova_gpu.virt.repeated_warnings import Repeats

@@ -16,12 +16,12 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import boundary, device, exception
 from nova_gpu.host import service_socket
 from nova_gpu.virt import counters
-from nova_gpu.virt.availability import Cards
 from nova_gpu.virt.delivery import service
 from nova_gpu.virt.inventory.assignment import InstanceDevices
 from nova_gpu.virt.lifecycle import left_domains
 from nova_gpu.virt.lifecycle.lost_reasons import LostReasons
 from nova_gpu.virt.lifecycle.stops import Stops
+from nova_gpu.virt.offered_cards import Cards
 from nova_gpu.virt.repeated_warnings import Repeats
 from nova_gpu.virt.reporter import Reporter
 from nova_gpu.virt.usage import domains, stock_records

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from nova_gpu.core.flavor import extra_spec
+from nova_gpu.core.flavor import gpu_extra_specs
 from tests.functional import pinned
 from tests.matrix import clouds
 
@@ -39,7 +39,7 @@ FLAVORS: Mapping[str, Flavor] = {
         lambda cloud, count: cloud.counted(count) | {"gpu:on_stop": "release"}
     ),
     **dict.fromkeys(
-        ("preemptible",) if "gpu:preemptible" in extra_spec.NAMES else (),  # of an extension
+        ("preemptible",) if "gpu:preemptible" in gpu_extra_specs.NAMES else (),  # of an extension
         Flavor(lambda cloud, count: cloud.words(count) | {"gpu:preemptible": "0s"}),
     ),
     "pinned": Flavor(lambda cloud, count: cloud.words(count) | pinned.WORDS, ON_KVM),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parsers of the values of nova-gpu's extra specs (:mod:`~nova_gpu.core.flavor.extra_spec`).
+"""Parsers of the values of nova-gpu's extra specs (:mod:`~nova_gpu.core.flavor.gpu_extra_specs`).
 
 Each raises InvalidExtraSpec, with what is allowed, for a text that it cannot parse.
 """

@@ -2,9 +2,9 @@
 """The request of a flavor: whole GPUs, vGPUs, and how its guest sees them.
 
 ``gpus``, ``gpu_arch``, ``vgpus``, ``vgpu_type``, ``hypervisor`` (older: ``hypervisor_type``) and
-``gpu:...`` are nova-gpu's, declared in :mod:`nova_gpu.core.flavor.extra_spec`; ``resources:PGPU``,
-``resources:VGPU`` and ``trait:`` are Nova's, in the unsuffixed request group or in suffixed ones. A
-flavor may use either or both; if it uses both, they must agree.
+``gpu:...`` are nova-gpu's, declared in :mod:`nova_gpu.core.flavor.gpu_extra_specs`;
+``resources:PGPU``, ``resources:VGPU`` and ``trait:`` are Nova's, in the unsuffixed request group or
+in suffixed ones. A flavor may use either or both; if it uses both, they must agree.
 """
 
 from __future__ import annotations
@@ -17,10 +17,16 @@ from collections.abc import Iterator, Mapping
 from typing import ClassVar, TypeAlias
 
 from nova_gpu.core import exception, names
-from nova_gpu.core.flavor import condition, extra_spec, parsers, placement_policy, request_group
+from nova_gpu.core.flavor import (
+    condition,
+    gpu_extra_specs,
+    parsers,
+    placement_policy,
+    request_group,
+)
 from nova_gpu.core.flavor.condition import Condition, Quantity, Stated
 from nova_gpu.core.flavor.declaration import About
-from nova_gpu.core.flavor.extra_spec import Demand
+from nova_gpu.core.flavor.gpu_extra_specs import Demand
 from nova_gpu.core.flavor.parsers import OnStop
 from nova_gpu.core.flavor.placement_policy import Arrangement, GuestTopology, Topology
 from nova_gpu.core.flavor.request_group import GroupRequest
@@ -31,8 +37,8 @@ _OTHERS_DEVICES = frozenset({names.PCI_ALIAS, "accel:device_profile"})
 
 _ISLANDS = {Topology.NUMA: names.TRAIT_NUMA_ISLAND, Topology.NVLINK: names.TRAIT_NVLINK_ISLAND}
 
-_PRODUCT_WORDS = extra_spec.names_about(About.PRODUCT)
-_VGPU_WORDS = extra_spec.names_about(About.PARTS)
+_PRODUCT_WORDS = gpu_extra_specs.names_about(About.PRODUCT)
+_VGPU_WORDS = gpu_extra_specs.names_about(About.PARTS)
 
 # A word of the flavor, its condition, and the prefix of the traits with which providers state it.
 _Conditions: TypeAlias = Iterator[tuple[str, Stated, str]]
@@ -58,12 +64,16 @@ class GPURequest:
     @property
     def model_class(self) -> str | None:
         """The resource class that counts the GPUs by model, ``None`` if several models fit."""
-        stated = next((value for word, value in self.demands if word is extra_spec.MODEL), None)
+        stated = next(
+            (value for word, value in self.demands if word is gpu_extra_specs.MODEL), None
+        )
         return names.model_class(stated.equal_to) if stated else None
 
     @property
     def architecture(self) -> Stated | None:
-        return next((value for word, value in self.demands if word is extra_spec.GPU_ARCH), None)
+        return next(
+            (value for word, value in self.demands if word is gpu_extra_specs.GPU_ARCH), None
+        )
 
     def conditions(self, group: GroupRequest) -> _Conditions:
         """Yield the conditions that a provider must satisfy to serve *group*.
@@ -156,7 +166,7 @@ class FlavorRequest:
             groups[""] = GroupRequest("", count, required, forbidden)
         request = GPURequest(
             count=count,
-            demands=extra_spec.demands(specs, About.WHOLE, About.PRODUCT),
+            demands=gpu_extra_specs.demands(specs, About.WHOLE, About.PRODUCT),
             hypervisor=_agreed_hypervisor(specs),
             groups=tuple(group for group in groups.values() if group.count),
             counted=bool(counted),
@@ -184,7 +194,7 @@ class FlavorRequest:
         specs = self.extra_specs
         text = specs.get(names.VGPUS)
         stated = None if text is None else parsers.parse_count(text, names.VGPUS)
-        vgpu_type = extra_spec.VGPU_TYPE.of(specs)
+        vgpu_type = gpu_extra_specs.VGPU_TYPE.of(specs)
         resource_class = names.VGPU_RESOURCE_CLASS
         groups = request_group.agreeing(specs, names.VGPUS, stated, resource_class)
         counted = sum(group.count for group in groups.values())
@@ -209,7 +219,9 @@ class FlavorRequest:
             type=vgpu_type,
             groups=tuple(group for group in groups.values() if group.count),
             counted=bool(counted),
-            demands=extra_spec.demands(specs, *(() if whole else (About.PRODUCT,)), About.PARTS),
+            demands=gpu_extra_specs.demands(
+                specs, *(() if whole else (About.PRODUCT,)), About.PARTS
+            ),
         )
 
     @functools.cached_property
@@ -247,7 +259,7 @@ class FlavorRequest:
         """
         if self.whole:
             return self.whole.hypervisor
-        return extra_spec.HYPERVISOR.of(self.extra_specs)
+        return gpu_extra_specs.HYPERVISOR.of(self.extra_specs)
 
     def check(self) -> None:
         """Refuse a flavor whose requests or hypervisor the scheduler cannot parse.
@@ -262,7 +274,7 @@ class FlavorRequest:
     @functools.cached_property
     def vgpu_params(self) -> str:
         """The parameters of the vGPUs, as NVIDIA's driver takes them; empty without any."""
-        return extra_spec.VGPU_PARAMS.of(self.extra_specs) or ""
+        return gpu_extra_specs.VGPU_PARAMS.of(self.extra_specs) or ""
 
     @functools.cached_property
     def option_rom(self) -> bool:
@@ -272,7 +284,7 @@ class FlavorRequest:
     @functools.cached_property
     def guest_topology(self) -> GuestTopology:
         """The value of ``gpu:guest_topology``, ``AUTO`` if the flavor does not set it."""
-        return extra_spec.GUEST_TOPOLOGY.of(self.extra_specs) or GuestTopology.AUTO
+        return gpu_extra_specs.GUEST_TOPOLOGY.of(self.extra_specs) or GuestTopology.AUTO
 
     def check_guest_options(self) -> None:
         """Refuse invalid values of ``gpu:option_rom`` and ``gpu:guest_topology``."""
@@ -281,7 +293,7 @@ class FlavorRequest:
     @functools.cached_property
     def on_stop(self) -> OnStop | None:
         """The value of ``gpu:on_stop``, ``None`` if the flavor does not set it."""
-        return extra_spec.ON_STOP.of(self.extra_specs)
+        return gpu_extra_specs.ON_STOP.of(self.extra_specs)
 
     def gives_back(self, image: str | None, host: OnStop) -> bool:
         """Return whether a stopped instance gives its GPUs back, by its flavor or else by *host*.
@@ -348,7 +360,7 @@ class FlavorRequest:
     def _refuse_stray_words(self) -> None:
         """Refuse a flavor without whole GPUs that has a property about them."""
         of_vgpus = _PRODUCT_WORDS if self._products_are_vgpus else ()
-        for key in (*_PRODUCT_WORDS, *extra_spec.names_about(About.WHOLE)):
+        for key in (*_PRODUCT_WORDS, *gpu_extra_specs.names_about(About.WHOLE)):
             if (text := self.extra_specs.get(key)) is None or key in of_vgpus:
                 continue
             count = f"{names.GPUS} or resources:{names.RESOURCE_CLASS}"
@@ -374,8 +386,8 @@ def _traits_of(demands: tuple[Demand, ...]) -> _Conditions:
 
 
 def _agreed_hypervisor(extra_specs: Mapping[str, str]) -> Condition | None:
-    new = extra_spec.HYPERVISOR.of(extra_specs)
-    old = extra_spec.HYPERVISOR_TYPE.of(extra_specs)
+    new = gpu_extra_specs.HYPERVISOR.of(extra_specs)
+    old = gpu_extra_specs.HYPERVISOR_TYPE.of(extra_specs)
     if new and old and new != old:
         raise exception.InvalidExtraSpec(
             names.HYPERVISOR_TYPE,

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from nova_gpu.core import names
-from nova_gpu.core.flavor import extra_spec
+from nova_gpu.core.flavor import gpu_extra_specs
 from nova_gpu.core.flavor.request import Request
 from nova_gpu.core.flavor.request_group import GroupRequest
 
 # Nouns that replace the name of a word in a summary.
-_NOUNS = {word.name: word.noun for word in extra_spec.WORDS if word.noun}
+_NOUNS = {word.name: word.noun for word in gpu_extra_specs.WORDS if word.noun}
 _KINDS = {names.RESOURCE_CLASS: "GPU", names.VGPU_RESOURCE_CLASS: "vGPU"}
 
 

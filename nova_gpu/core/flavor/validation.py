@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from nova_gpu.core import exception, extensions, names
-from nova_gpu.core.flavor import extra_spec, parsers, query, request_group
+from nova_gpu.core.flavor import gpu_extra_specs, parsers, query, request_group
 from nova_gpu.core.flavor.request import FlavorRequest
 
 _NAMESPACE = f"{names.MODEL.partition(':')[0]}:"
@@ -25,13 +25,13 @@ _COUNTS = re.compile(
 
 def is_own(key: str) -> bool:
     """Return whether *key* is one of nova-gpu's extra specs or begins with ``gpu:``."""
-    return key in extra_spec.NAMES or key.startswith(_NAMESPACE)
+    return key in gpu_extra_specs.NAMES or key.startswith(_NAMESPACE)
 
 
 def unknown(extra_specs: Mapping[str, str]) -> exception.InvalidExtraSpec | None:
     """Return an error for a ``gpu:`` property that neither nova-gpu nor an extension has."""
     for key, value in extra_specs.items():
-        if key.startswith(_NAMESPACE) and key not in extra_spec.NAMES:
+        if key.startswith(_NAMESPACE) and key not in gpu_extra_specs.NAMES:
             reason = f"it is misspelt, or {_not_installed()}"
             return exception.InvalidExtraSpec(key, value, reason, "the flavor without it")
     return None
@@ -53,7 +53,9 @@ def _unreadable(flavor: FlavorRequest) -> Iterator[str]:
     looked for in the whole flavor, so that one with such a property is no second mistake.
     """
     known = set()
-    for error in itertools.chain(_errors(flavor), extra_spec.contradictions(flavor.extra_specs)):
+    for error in itertools.chain(
+        _errors(flavor), gpu_extra_specs.contradictions(flavor.extra_specs)
+    ):
         if error.key not in known:
             known.add(error.key)
             yield _mistake(error.key, error.value, f"{error.reason}; allowed: {error.allowed}")
@@ -89,17 +91,17 @@ def _check(flavor: FlavorRequest) -> None:
         spelled_out = query.extra_specs(spelled_out, request, ()) or spelled_out
     flavor.check_guest_options()
     _ = flavor.on_stop
-    for word in extra_spec.OF_EXTENSIONS:
+    for word in gpu_extra_specs.OF_EXTENSIONS:
         word.of(flavor.extra_specs)
 
 
 def _misspelt(extra_specs: Mapping[str, str]) -> Iterator[str]:
     for key, value in extra_specs.items():
-        if key in extra_spec.NAMES:
+        if key in gpu_extra_specs.NAMES:
             continue
         lower = key.lower()
         is_ours = lower.startswith(_NAMESPACE)
-        alike = difflib.get_close_matches(lower, extra_spec.NAMES, n=1, cutoff=_ALIKE)
+        alike = difflib.get_close_matches(lower, gpu_extra_specs.NAMES, n=1, cutoff=_ALIKE)
         alike *= any(stem in lower for stem in _STEMS)
         if _COUNTS.fullmatch(key) and not request_group.ask_for_gpus({key: value}):
             yield _mistake(key, value, f"unknown property; did you mean {names.GPUS}?")
@@ -133,4 +135,4 @@ def _not_installed() -> str:
 
 
 def _ours() -> list[str]:
-    return sorted(word for word in extra_spec.NAMES if word.startswith(_NAMESPACE))
+    return sorted(word for word in gpu_extra_specs.NAMES if word.startswith(_NAMESPACE))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nova_gpu.core.flavor import extra_spec
+from nova_gpu.core.flavor import gpu_extra_specs
 from nova_gpu.core.flavor.declaration import Facts
 from nova_gpu.core.flavor.placement_policy import Topology
 from nova_gpu.core.flavor.request import GPURequest, VGPURequest
@@ -15,7 +15,7 @@ from nova_gpu.core.topology.topology import Cells
 from nova_gpu.core.vgpu.vgpu import VGPUType
 
 # The words about vGPUs that stats have facts for; Placement judges the others.
-_REPORTED_OF_TYPES = (extra_spec.MEMORY_MIB, extra_spec.HEADS)
+_REPORTED_OF_TYPES = (gpu_extra_specs.MEMORY_MIB, gpu_extra_specs.HEADS)
 
 
 def serves(group: GroupStats, request: GPURequest, part: GroupRequest) -> bool:

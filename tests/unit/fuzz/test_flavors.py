@@ -10,7 +10,7 @@ from nova_gpu.api import extra_spec_validators
 from nova_gpu.core import exception, names
 from nova_gpu.core.flavor import (
     condition,
-    extra_spec,
+    gpu_extra_specs,
     parsers,
     query,
     request,
@@ -39,7 +39,7 @@ _TRAITS = st.sampled_from(
     ]
 )
 _KEYS = (
-    st.sampled_from(extra_spec.NAMES)
+    st.sampled_from(gpu_extra_specs.NAMES)
     | _SUFFIX.map(lambda suffix: f"resources{suffix}:PGPU")
     | st.sampled_from(["resources:VCPU", "resources:VGPU", "group_policy", "hw:mem_page_size"])
     | st.tuples(_SUFFIX, _TRAITS).map(lambda pair: f"trait{pair[0]}:{pair[1]}")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from nova.scheduler import host_manager
 from nova.scheduler import weights as nova_weights
 
-from nova_gpu.core.flavor import extra_spec, request
+from nova_gpu.core.flavor import gpu_extra_specs, request
 from nova_gpu.core.flavor.placement_policy import Distribution, Topology
 from nova_gpu.core.flavor.request import GPURequest
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress, Product
@@ -126,9 +126,9 @@ def _can_serve(gpus: Sequence[GPU], gpu_request: GPURequest) -> bool:
     """Whether any set of one group's cards is what is asked for"""
     product = gpus[0].product
     facts = {
-        extra_spec.GPU_ARCH: product.architecture,
-        extra_spec.MODEL: product.name,
-        extra_spec.MEMORY_MIB: product.memory_mib,
+        gpu_extra_specs.GPU_ARCH: product.architecture,
+        gpu_extra_specs.MODEL: product.name,
+        gpu_extra_specs.MEMORY_MIB: product.memory_mib,
     }
     if not all(demand.condition.matches(facts[demand.word]) for demand in gpu_request.demands):
         return False

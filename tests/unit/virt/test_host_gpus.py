@@ -14,7 +14,7 @@ from nova import objects
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception, unavailability
-from nova_gpu.virt import availability, counters
+from nova_gpu.virt import counters, offered_cards
 from nova_gpu.virt.inventory import discovery
 from nova_gpu.virt.inventory.card_inventory import CardInventory
 from tests.fixtures.bases.compute import ONE, TWO, ComputeTestCase
@@ -69,7 +69,7 @@ class HostGPUsTest(ComputeTestCase):
         """Until one does not"""
         seen = counters.read(pathlib.Path(CONF.state_path))
         self.assertEqual(3, seen.free)
-        with fixtures.MockPatchObject(availability.Cards, "look", side_effect=ZeroDivisionError):
+        with fixtures.MockPatchObject(offered_cards.Cards, "look", side_effect=ZeroDivisionError):
             self.gpus.periods.refresh()
         self.assertIn("GPU discovery failed", self.log.output)
         self.assertEqual(seen, counters.read(pathlib.Path(CONF.state_path)))

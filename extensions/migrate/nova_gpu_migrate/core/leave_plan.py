@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from nova_gpu.core import device, exception, names
 from nova_gpu.core.device import Device
-from nova_gpu.core.flavor import extra_spec, parsers, request
+from nova_gpu.core.flavor import gpu_extra_specs, parsers, request
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.topology import affinity
 from nova_gpu.core.topology.affinity import Policy
@@ -30,7 +30,7 @@ from nova_gpu_migrate.core.stock_holding import (
 
 # Stock Nova's filters have these words too.
 _KEPT = (names.HYPERVISOR, names.HYPERVISOR_TYPE)
-_OWN = tuple(word.name for word in extra_spec.WORDS if word.name not in _KEPT)
+_OWN = tuple(word.name for word in gpu_extra_specs.WORDS if word.name not in _KEPT)
 # In a request group with or without a suffix
 _OF_GROUP = re.compile(
     "resources[a-zA-Z0-9_-]*:(?P<resource_class>[A-Z0-9_]+)|trait[^:]*:(?P<trait>[A-Z0-9_]+)"
