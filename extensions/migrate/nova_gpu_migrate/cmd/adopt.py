@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import os
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 from nova import context as nova_context
 from nova import objects, servicegroup
 from oslo_config import cfg
+from oslo_log import log as logging
 
 from nova_gpu import notifications
 from nova_gpu.cmd import services, waiting
@@ -30,6 +32,8 @@ from nova_gpu_migrate.core.stock_holding import StockHolding, StockReturn
 from nova_gpu_migrate.virt import records
 from nova_gpu_migrate.virt.adoption import Takeover, Write
 from nova_gpu_migrate.virt.shadow import Shadow
+
+LOG = logging.getLogger(__name__)
 
 _DRIVER = "GPULibvirtDriver"
 _LEFT, _UNREAD = 1, 3
@@ -287,10 +291,18 @@ def watched(context: nova_context.RequestContext, work: Callable[[], int]) -> in
 def check_unchanged(before: Shadow, now: Shadow) -> None:
     """Check that nova-compute changed nothing between the reading and its end.
 
-    :raises NotReady: if it did
+    :raises NotReady: if it did, with the names of what differs
     """
-    if before != now:
-        raise NotReady("the host has changed since it was read; run this again")
+    values = {
+        field.name: (getattr(before, field.name), getattr(now, field.name))
+        for field in dataclasses.fields(before)
+    }
+    changed = {name: pair for name, pair in values.items() if pair[0] != pair[1]}
+    if changed:
+        LOG.info("Changed since the host was read: %s", changed)
+        raise NotReady(
+            f"the host has changed since it was read ({', '.join(changed)}); run this again"
+        )
 
 
 def forget(

@@ -103,7 +103,7 @@ class PlanTest(test.NoDBTestCase):
         adopt.check_unchanged(before, report(holding("one")))
         for now in (report(), report(holding("one", BUSY)), report(holding("one"), holding("two"))):
             refused = self.assertRaises(adopt.NotReady, adopt.check_unchanged, before, now)
-            self.assertIn("run this again", str(refused))
+            self.assertIn("(holdings); run this again", str(refused))
 
     def test_a_card_that_no_domain_has(self) -> None:
         """As the former one of a resize on the same host, which may be reverted."""
