@@ -77,8 +77,8 @@ _MEANWHILE = (
     # The operator takes the types of free functions away.
     r"host\d:/sys/.*/nvidia/(creatable_vgpu_types|current_vgpu_type): .*",
 )
-# Nova takes the devices from the domain of one that is suspended.
-_RUNS = ("ACTIVE", "PAUSED", "RESCUE", "SHUTOFF")
+# Nova detaches the devices of one that is suspended from its guest, and its domain keeps them.
+_RUNS = ("ACTIVE", "PAUSED", "RESCUE", "SHUTOFF", "SUSPENDED")
 # About as many writes as adopt and leave do for a host
 _PLACES = 40
 
@@ -414,6 +414,8 @@ class Walking(live.Moving, stock.StockTestBase):
             self.assertEqual("ACTIVE", server["status"])
             _STATES[state](self, server)
             self.settle()
+            status = self._show_server(server)["status"]
+            self.assertEqual(state == "error", status == "ERROR", f"{name}: {status}")
             if self.chance.random() < 0.2:
                 self.admin_api.delete_flavor(flavor)
             more = self.chance.choice(_HOME_MADE)
@@ -451,7 +453,7 @@ class Walking(live.Moving, stock.StockTestBase):
         It does not end in error, and a guest that starts anew on its host has what it had, but for
         what the plan has said.
         """
-        usable = ("ACTIVE", "SHUTOFF", "PAUSED", "SHELVED_OFFLOADED", "VERIFY_RESIZE", "ERROR")
+        usable = (*_RUNS, "SHELVED_OFFLOADED", "VERIFY_RESIZE", "ERROR")
         servers = [server for server in self._servers() if server["status"] in usable]
         if not servers:
             return
@@ -594,6 +596,7 @@ _USES: Mapping[str, Callable[[Any, Server], object]] = {
     "resize-away": lambda walk, server: _resize(walk, server, {}),
     "rebuild": _acts("rebuild", body={"imageRef": base.IMAGE}),
     "suspend": _acts("suspend", "resume"),
+    "resume": _acts("resume"),
     "evacuate": _evacuate,
     "boot": _boot,
     "delete": _delete,
@@ -603,7 +606,7 @@ _USES: Mapping[str, Callable[[Any, Server], object]] = {
 # What is done more often than the others: it changes what others may get
 _OFTEN = ("boot", "boot", "resize-away", "delete")
 # After which the guest is on its host as before
-_IN_PLACE = ("reboot", "restart", "suspend", "rebuild")
+_IN_PLACE = ("reboot", "restart", "suspend", "resume", "rebuild")
 
 
 class CardsTest(Walking):
