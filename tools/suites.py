@@ -84,7 +84,7 @@ def _stestr(folder: str, inputs: int = 0) -> str:
 # What the short tier leaves out of the functional suite: the classes that cost most for what only
 # they find, by test and by module. The long tier has them, each night.
 _COSTLY = (
-    r"test_(adopt|adopt_vgpus|leave|takeover_crashes|stock_clouds|killed|concurrency)[.]"
+    r"test_(adopt|adopt_vgpus|leave|takeover_crashes|stock_clouds|tonight|killed|concurrency)[.]"
     r"|test_(preemption|cross_cell|recoveries|vgpu_operations|install|room|counted|fabric)[.]"
     r"|test_(aggregates|both_hypervisors|capacity)[.]"
     r"|test_live_migration[.](OtherType|Plain|Recoveries)Test|test_pinned[.]\w+StoryTest"

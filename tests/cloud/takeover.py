@@ -1,11 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What differs in a cloud's databases when nova-gpu has its instances, and when it has had them.
+"""A takeover as an operator types it, and what it changes in a cloud's databases.
 
-The patterns are of lines of :func:`tests.cloud.databases.differences`.
+The patterns of what differs are of lines of :func:`tests.cloud.databases.differences`.
 """
 
 from __future__ import annotations
 
+import pathlib
+import re
+from collections.abc import Sequence
+from typing import Any
+
+STOCK, OURS = "libvirt.LibvirtDriver", "gpu.GPULibvirtDriver"
+_CONFIGURATION = "/etc/nova/nova.conf"
+_PAGE = pathlib.Path(__file__).parents[2] / "doc/source/admin/migrating.rst"
+_PROMPT = "root@compute# "
 _SPEC = r"api\.request_specs\[.*\]\.spec"
 # Once the instances are given back
 REMAINS = (
@@ -37,3 +46,64 @@ MEANWHILE = (
     # Of providers below a compute node's own, whose names begin with its name
     r"placement\.\w+\[(\w+ )?\w+?_(gpu|pci|0000:)_?.*\]\..*",
 )
+
+
+def commands(title: str) -> tuple[list[str], list[str]]:
+    """Return what a section of the page has an operator type: until tomorrow, and from then on."""
+    _, _, section = _PAGE.read_text().partition(f"\n{title}\n---")
+    block = re.search(r"::\n\n((?:   .*\n)+)", section)
+    assert block is not None
+    lines = [line.strip().removeprefix(_PROMPT) for line in block[1].splitlines()]
+    (tomorrow,) = (number for number, line in enumerate(lines) if line.endswith("# tomorrow"))
+    return _split(lines[:tomorrow]), _split(lines[tomorrow:])
+
+
+def _split(lines: list[str]) -> list[str]:
+    texts = (line.partition("#")[0].strip() for line in lines)
+    return [command for text in texts for command in text.split(" && ")]
+
+
+class Typing:
+    """Does what is typed on a host of a test; ``drivers`` are the hosts' now."""
+
+    drivers: dict[str, str]
+
+    def stop(self, host: str) -> None:
+        """Stop nova-compute."""
+        raise NotImplementedError
+
+    def start(self, host: str) -> None:
+        """Start nova-compute with the options of the host's driver, and let it mend things."""
+        raise NotImplementedError
+
+    def command(self, host: str, *arguments: str) -> tuple[int, str]:
+        """Run ``nova-gpu``; return its exit status and its output."""
+        raise NotImplementedError
+
+    def guests(self, host: str) -> Any:
+        """Return the host's guests, of which none may notice anything."""
+        raise NotImplementedError
+
+    def type(self: Any, host: str, commands: Sequence[str]) -> None:
+        files = {_CONFIGURATION: self.drivers[host]}
+        guests = self.guests(host)
+        for command in commands:
+            self._do(host, command.split(), files)
+            self.assertEqual(guests, self.guests(host), f"{host}: {command}")
+
+    def _do(self: Any, host: str, words: Sequence[str], files: dict[str, str]) -> None:
+        match words:
+            case ["cp", source, target]:
+                files[target] = files.get(source, STOCK)
+            case ["vi", name]:
+                files[name] = OURS
+            case ["systemctl", "stop", "nova-compute"]:
+                self.stop(host)
+            case ["systemctl", "start", "nova-compute"]:
+                self.start(host)
+            case ["nova-gpu", *arguments]:
+                status, output = self.command(host, *arguments)
+                self.assertEqual(0, status, f"{host}: {arguments}: {output}")
+            case _:
+                self.assertEqual(["pip", "install"], words[:2])  # nova-gpu is there
+        self.drivers[host] = files[_CONFIGURATION]

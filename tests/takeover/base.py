@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import pathlib
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 from typing import Any, ClassVar
@@ -16,12 +14,12 @@ from nova import objects
 
 from lab.vm import cards
 from tests.cloud import base as cloud_base
-from tests.cloud import databases
+from tests.cloud import databases, takeover
+from tests.cloud.takeover import STOCK
 from tests.vfio import base, benches
 from tests.vfio.host import VFIO_DRIVERS
 
 FIRST, SECOND, THIRD = HOSTS = benches.TRIO.hosts
-STOCK, OURS = "libvirt.LibvirtDriver", "gpu.GPULibvirtDriver"
 ALIAS = "pci_passthrough:alias"
 TYPE = "pci-small"
 _NETWORK = {"vendor_id": "8086", "product_id": "10d3"}
@@ -35,27 +33,9 @@ _ALIASES = (
 _SOFTLY = "Instance soft rebooted successfully"
 _ON_THE_WAY = ("resize_migrating", "resize_migrated", "resize_finish")
 _PERIODS = 3
-_CONFIGURATION = "/etc/nova/nova.conf"
-_PAGE = pathlib.Path(__file__).parents[2] / "doc/source/admin/migrating.rst"
-_PROMPT = "root@compute# "
 
 
-def commands(title: str) -> tuple[list[str], list[str]]:
-    """Return what a section of the page has an operator type: until tomorrow, and from then on."""
-    _, _, section = _PAGE.read_text().partition(f"\n{title}\n---")
-    block = re.search(r"::\n\n((?:   .*\n)+)", section)
-    assert block is not None
-    lines = [line.strip().removeprefix(_PROMPT) for line in block[1].splitlines()]
-    (tomorrow,) = (number for number, line in enumerate(lines) if line.endswith("# tomorrow"))
-    return _split(lines[:tomorrow]), _split(lines[tomorrow:])
-
-
-def _split(lines: list[str]) -> list[str]:
-    texts = (line.partition("#")[0].strip() for line in lines)
-    return [command for text in texts for command in text.split(" && ")]
-
-
-class TakeoverTestCase(base.VFIOTestCase):
+class TakeoverTestCase(takeover.Typing, base.VFIOTestCase):
     """A cloud of stock Nova.
 
     ``specs`` are the functions in ``[pci]device_spec`` of each host, ``divided`` the hosts with
@@ -135,31 +115,16 @@ class TakeoverTestCase(base.VFIOTestCase):
         self.together(lambda host: self._set_service(host, status="enabled", forced_down=False))
         self.cloud._run_periodics()
 
-    def type(self, host: str, commands: Sequence[str]) -> None:
-        """Do what is typed on a host, where no guest notices any of it."""
-        files: dict[str, str] = {_CONFIGURATION: self.drivers[host]}
-        guests = self.host_states[host].guests()
-        for command in commands:
-            self._do(host, command.split(), files)
-            self.assertEqual(guests, self.host_states[host].guests(), f"{host}: {command}")
+    def stop(self, host: str) -> None:
+        self.cloud.kill_compute(host)
 
-    def _do(self, host: str, words: Sequence[str], files: dict[str, str]) -> None:
-        match words:
-            case ["cp", source, target]:
-                files[target] = files.get(source, STOCK)
-            case ["vi", name]:
-                files[name] = OURS
-            case ["systemctl", "stop", "nova-compute"]:
-                self.cloud.kill_compute(host)
-            case ["systemctl", "start", "nova-compute"]:
-                self.start(host)
-            case ["nova-gpu", *arguments]:
-                self._choose(host)
-                status, output = self.cloud.command(*arguments, host=host)
-                self.assertEqual(0, status, f"{host}: {arguments}: {output}")
-            case _:
-                self.assertEqual(["pip", "install"], words[:2])  # nova-gpu is there
-        self.drivers[host] = files[_CONFIGURATION]
+    def command(self, host: str, *arguments: str) -> tuple[int, str]:
+        self._choose(host)
+        status, output = self.cloud.command(*arguments, host=host)
+        return status, output
+
+    def guests(self, host: str) -> Any:
+        return self.host_states[host].guests()
 
     @contextlib.contextmanager
     def only(self, host: str) -> Iterator[None]:
@@ -249,6 +214,7 @@ class TakeoverTestCase(base.VFIOTestCase):
             self._post(name, "unshelve", {"host": self.places[name]})
         for name in names:
             self.cloud.wait_until(self.servers[name], "ACTIVE")
+            self.seen(name)  # what it says until it is up is no change that somebody has made
 
     def evacuate(self, name: str, target: str) -> None:
         """Let the host of an instance die, evacuate the instance, and bring the host back."""

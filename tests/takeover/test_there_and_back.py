@@ -79,7 +79,7 @@ class ThereAndBackTest(base.TakeoverTestCase):
         self.assertEqual(10, len(self.servers))
         self.assertStocks()
         self.look()
-        tonight, tomorrow = base.commands("Try it tonight")
+        tonight, tomorrow = takeover.commands("Try it tonight")
         before, shown = self.dump(), self.shown()
 
         self.on_each_host(tonight)
@@ -137,7 +137,7 @@ class ThereAndBackTest(base.TakeoverTestCase):
         """
         host, last = self.places[name], "change its flavor and its records"
         self.cloud.kill_compute(host)
-        self.drivers[host] = base.OURS
+        self.drivers[host] = takeover.OURS
         self._choose(host)
         words = ("adopt", "--apply", "--with-gpufilter", self.servers[name]["id"])
         status, output = self.cloud.command(*words, host=host, killed_after=last)
@@ -152,10 +152,10 @@ class ThereAndBackTest(base.TakeoverTestCase):
         """Plan the way back while a resize may be reverted, which gives the card back."""
         host = self.places[name]
         self.resize({name: {}})
-        self.drivers[host] = base.STOCK
+        self.drivers[host] = takeover.STOCK
         self._choose(host)
         status, output = self.cloud.command("leave", host=host)
-        self.drivers[host] = base.OURS
+        self.drivers[host] = takeover.OURS
         self._choose(host)
         self.assertEqual(1, status, output)
         self.assertIn("a migration of it is finished", output)

@@ -82,6 +82,8 @@ def run(command: Any, line: list[str]) -> int:
         giving_back = Leaving(context, sources.placement, node, libvirt, report, roots)
         status = adopt.watched(context, lambda: give_back(giving_back, leavings))
         if status == 0:
+            # Last, as a second run after a killed one has to find that free cards are clean. What
+            # a killed one leaves, nova-gpu's driver does not trust (stock_records.was_ours).
             adopt.forget(sources.discovery, report, leavings)
     return status
 

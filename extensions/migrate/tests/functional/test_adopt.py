@@ -91,6 +91,21 @@ class AdoptTest(stock.Adopting):
         self.assertAdopted(moved, self.recorded(moved))
         self.assertGPUs(moved, self.recorded(moved))
 
+    def test_one_that_is_suspended(self) -> None:
+        """It stays stock Nova's, with its card, and is resumed under nova-gpu's driver."""
+        server, other = self.boot_by_alias(), self.boot_by_alias()
+        had, others = self.has(server), self.has(other)
+        self.perform(server, "suspend", "SUSPENDED")
+        self.change_driver()
+        self.assertEqual(1, self.adopt())
+        self.take_driver()
+        self.period()
+        self.assertAdopted(other, others)
+        self.assertEqual(had, self.rows(server))
+        self.assertInventory(used=1, reserved=1)
+        self.perform(server, "resume", "ACTIVE")
+        self.assertEqual(had, self.has(server))
+
     def test_what_an_evacuation_has_left(self) -> None:
         """The instance has cards at the same addresses on the other host."""
         server = self.boot_by_alias()

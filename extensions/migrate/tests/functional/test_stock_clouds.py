@@ -31,7 +31,6 @@ from nova_gpu_migrate.core.stock_holding import Obstacle, StockHolding, StockIns
 from nova_gpu_migrate.virt import records
 from nova_gpu_migrate.virt.shadow import Shadow
 from tests.cloud import databases
-from tests.cloud import takeover as expected
 from tests.functional import (
     NOVA,
     aliases,
@@ -54,31 +53,8 @@ CLOUDS, SEED = "NOVA_GPU_CLOUDS", "NOVA_GPU_SEED"
 ALIAS, VGPU = "pci_passthrough:alias", "resources:VGPU"
 NODE, OF_CARDS = "CUSTOM_GPU_NODE", "CUSTOM_FAST"
 _NIC = {"vendor_id": "8086", "product_id": "1533"}
-# What differs at the end, by patterns of lines of databases.differences()
-_REMAINS = (
-    *expected.REMAINS,
-    # On a host: how many cards were cleaned, and empty folders.
-    r"host\d:/state/gpu-counters\.json( \(mode\))?: \(nothing\) -> .*",
-    r"host\d:/(state/gpu-clean|state/gpu-vgpus|gpu-bindings) \(mode\): \(nothing\) -> drwxr-xr-x",
-    # Stock Nova finds out the provider of a row that was there when it starts.
-    r"cell\d\.pci_devices\[.*\]\.extra_info(: \{\} -> \(nothing\)|\.rp_uuid: \(nothing\) -> .*)",
-    # Of a network card, for which Nova's stand-in for libvirt takes any card with functions
-    r"cell\d\.pci_devices\[.*\]\.extra_info\.capabilities\.sriov\..*",
-    # Of boots for which a host had no room
-    r"cell\d\.compute_nodes\[.*\]\.stats\.failed_builds: .*",
-)
-# What differs while nova-gpu has the instances
-_MEANWHILE = (
-    *_REMAINS,
-    *expected.MEANWHILE,
-    r"host\d:/state/gpu-(providers|clean/.*|vgpus/.*)( \(mode\))?: \(nothing\) -> .*",
-    # Mediated devices stay; libvirt makes none of them after a boot of the host.
-    r"host\d\.mdev\[.*\]\.persistent: True -> False",
-    # The operator takes the types of free functions away.
-    r"host\d:/sys/.*/nvidia/(creatable_vgpu_types|current_vgpu_type): .*",
-)
-# Nova takes the devices from the domain of one that is suspended.
-_RUNS = ("ACTIVE", "PAUSED", "RESCUE", "SHUTOFF")
+# Nova detaches the devices of one that is suspended from its guest, and its domain keeps them.
+_RUNS = ("ACTIVE", "PAUSED", "RESCUE", "SHUTOFF", "SUSPENDED")
 # About as many writes as adopt and leave do for a host
 _PLACES = 40
 
@@ -179,13 +155,13 @@ class Walking(live.Moving, stock.StockTestBase):
         self.note(f"taken over: {taken}")
         if len(taken) == len(self.HOSTS):
             self.check_shelved()
-        self.compare(before, _MEANWHILE)
+        self.compare(before, stock.MEANWHILE)
         for _ in range(self.chance.choice((1, 2, 3))):
             self.use()
         for host in taken:
             self.give_back(host, is_last=self.is_last(host, taken))
             self.check()
-        self.compare(before, _REMAINS)
+        self.compare(before, stock.REMAINS)
         self.end_moves()
         self.check()
         for server in self._servers():
@@ -414,6 +390,8 @@ class Walking(live.Moving, stock.StockTestBase):
             self.assertEqual("ACTIVE", server["status"])
             _STATES[state](self, server)
             self.settle()
+            status = self._show_server(server)["status"]
+            self.assertEqual(state == "error", status == "ERROR", f"{name}: {status}")
             if self.chance.random() < 0.2:
                 self.admin_api.delete_flavor(flavor)
             more = self.chance.choice(_HOME_MADE)
@@ -451,7 +429,7 @@ class Walking(live.Moving, stock.StockTestBase):
         It does not end in error, and a guest that starts anew on its host has what it had, but for
         what the plan has said.
         """
-        usable = ("ACTIVE", "SHUTOFF", "PAUSED", "SHELVED_OFFLOADED", "VERIFY_RESIZE", "ERROR")
+        usable = (*_RUNS, "SHELVED_OFFLOADED", "VERIFY_RESIZE", "ERROR")
         servers = [server for server in self._servers() if server["status"] in usable]
         if not servers:
             return
@@ -594,6 +572,7 @@ _USES: Mapping[str, Callable[[Any, Server], object]] = {
     "resize-away": lambda walk, server: _resize(walk, server, {}),
     "rebuild": _acts("rebuild", body={"imageRef": base.IMAGE}),
     "suspend": _acts("suspend", "resume"),
+    "resume": _acts("resume"),
     "evacuate": _evacuate,
     "boot": _boot,
     "delete": _delete,
@@ -603,7 +582,7 @@ _USES: Mapping[str, Callable[[Any, Server], object]] = {
 # What is done more often than the others: it changes what others may get
 _OFTEN = ("boot", "boot", "resize-away", "delete")
 # After which the guest is on its host as before
-_IN_PLACE = ("reboot", "restart", "suspend", "rebuild")
+_IN_PLACE = ("reboot", "restart", "suspend", "resume", "rebuild")
 
 
 class CardsTest(Walking):
