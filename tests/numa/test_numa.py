@@ -59,6 +59,7 @@ class NUMATest(base.VFIOTestCase):
         size = {**self.cloud.FLAVOR, "memory_mb": _CELL_MIB * cells, "vcpu": cells}
         specs = {"gpus": f"= {cells}", "gpu_arch": "s== hopper", "hw:cpu_policy": "dedicated"}
         specs |= {"hw:numa_nodes": str(cells), "hw:pci_numa_affinity_policy": "required"}
+        specs["gpu:guest_topology"] = "required"  # else a guest with one cell sees no node
         server: dict[str, Any] = self.cloud.boot(
             self.cloud._create_flavor(**size, extra_spec=specs)
         )

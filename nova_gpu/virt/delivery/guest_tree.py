@@ -55,7 +55,9 @@ def of(
     """
     if request.guest_topology is GuestTopology.FLAT:
         return None
-    if request.guest_topology is GuestTopology.AUTO and not tree.says_more(cards):
+    if request.guest_topology is GuestTopology.AUTO and not (
+        tree.says_more(cards) or _tells_cells_apart(instance, cards)
+    ):
         return None
     host_tree = tree.of(cards) if "q35" in (machine_type or "") else None
     with_io = 0
@@ -64,6 +66,12 @@ def of(
     if request.guest_topology is GuestTopology.REQUIRED:
         _refuse(instance, host_tree, machine_type, with_io)
     return host_tree if with_io <= tree.OVMF_MOST_WITH_IO else None
+
+
+def _tells_cells_apart(instance: objects.Instance, cards: Sequence[GPU]) -> bool:
+    """Return whether the guest has several cells of Nova's, and *cards* have a node to show it."""
+    cells = instance.numa_topology.cells if instance.numa_topology else ()
+    return len(cells) > 1 and any(card.numa_node is not None for card in cards)
 
 
 def _refuse(

@@ -34,16 +34,17 @@ def claimed(host: Moves, instance: objects.Instance, data: Any, claim: Any) -> A
     """
     if not host.are_moved(instance):
         return data
+    types = {Slot.parse(text): what for text, what in data.source_mdev_types.items()}
     with instance.mutated_migration_context():
         # The cells stay, because Nova has told the source where they are.
         host.starts.exchange.make(instance, moves_cells=False)
+        reason = _mismatch(host, instance, types)
     if not claim.claimed_numa_topology:
         # Nova's pre_live_migration fails on a dst_numa_info without CPU pins.
         delattr(data, "dst_numa_info")
-    types = {Slot.parse(text): what for text, what in data.source_mdev_types.items()}
     # Otherwise Nova looks for mediated devices of its own for these types.
     data.source_mdev_types = {}
-    if reason := _mismatch(host, instance, types):
+    if reason:
         claim.abort()
         raise migrate_data.refused(f"on {host.nodename()}: {reason}")
     return data
@@ -53,7 +54,8 @@ def _mismatch(host: Moves, instance: objects.Instance, types: dict[Slot, str]) -
     host.assigned.ask_for_providers()
     new = instance.migration_context.new_resources
     try:
-        descriptions = host.described(host.assigned.vgpu_inventory.held(new))
+        holdings = host.assigned.vgpu_inventory.held(new)
+        descriptions = host.described(holdings)
     except exception.DeviceUnavailable as error:
         return error.user_text
     if len(descriptions) != len(types) or len(migrate_data.recorded(new)) != len(types):
@@ -64,7 +66,7 @@ def _mismatch(host: Moves, instance: objects.Instance, types: dict[Slot, str]) -
         stateless = host.movable(place).stateless(place, is_running=False)
         if reason := stateless or host.unmovable(place):
             return reason
-    return None
+    return host.starts.exchange.remote(instance, {host.assigned.vgpu_inventory: holdings})
 
 
 def mapped(host: Moves, instance: objects.Instance, data: Any) -> Any:

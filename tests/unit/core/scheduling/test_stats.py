@@ -89,6 +89,14 @@ class StatsTest(unittest.TestCase):
             with self.subTest(wrong=wrong), self.assertRaises(exception.InvalidStats):
                 stats.loads(json.dumps(fields | {"near": wrong}))
 
+    def test_gpus_of_numa_nodes_take_few_bytes(self) -> None:
+        for groups, nodes in ((1, 1), (1, 8), (4, 8)):
+            report = stats.Report(stats.HostStats("QEMU", (FERMI,) * groups), ((),) * groups)
+            rows = tuple((node, 16, 16) for node in range(-1, nodes - 1))
+            with_nodes = dataclasses.replace(report, nodes=(rows,) * groups)
+            added = len(stats.dumps(with_nodes)) - len(stats.dumps(report))
+            self.assertLessEqual(added, 32 * groups * nodes)
+
     def test_hosts_of_the_first_version_are_read(self) -> None:
         """A scheduler is upgraded before the compute hosts."""
         group = {key: GROUP[key] for key in ("product", "architecture", "mode", "total")}

@@ -5,6 +5,7 @@ the cards' places."""
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -93,6 +94,14 @@ class OfTest(GuestTreeTestCase):
         ]
         self.assertIsNone(self.seen(self.instance(), many))
         self.assertIn("too few bus numbers", self.refused(self.instance("required"), many, Q35))
+
+    def test_one_node_of_several_cells(self) -> None:
+        unknown = dataclasses.replace(ALONE, numa_node=None)
+        for cells, card, expected in (
+            *(((), ALONE, None), ((0,), ALONE, None), ((0, 1), ALONE, tree.of([ALONE]))),
+            ((0, 1), unknown, None),
+        ):
+            self.assertEqual(expected, self.seen(self.instance(cells=cells), [card]))
 
     def test_cells_of_the_flavors_on_other_nodes(self) -> None:
         held = [ALONE, ELSEWHERE]

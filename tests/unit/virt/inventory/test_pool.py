@@ -322,7 +322,10 @@ class ExchangeTest(ExchangeTestCase):
 def used(host: objects.NUMATopology | None) -> list[tuple[object, ...]]:
     """What is used of each node of a host"""
     assert host
-    return [(c.id, c.pinned_cpus, c.memory_usage, c.mempages[0].used) for c in host.cells]
+    return [
+        (cell.id, cell.pinned_cpus, cell.memory_usage, [pages.used for pages in cell.mempages])
+        for cell in host.cells
+    ]
 
 
 class CellsTest(ExchangeTestCase):
@@ -344,7 +347,12 @@ class CellsTest(ExchangeTestCase):
                     memory=1024,
                     memory_usage=used,
                     cpu_usage=0,
-                    mempages=[objects.NUMAPagesTopology(size_kb=4, total=1 << 18, used=used << 8)],
+                    mempages=[
+                        objects.NUMAPagesTopology(size_kb=4, total=1 << 18, used=used << 8),
+                        objects.NUMAPagesTopology(
+                            size_kb=2048, total=512, used=self.draw.choice([0, 256, 448])
+                        ),
+                    ],
                     pinned_cpus=set(self.draw.sample(sorted(cpus), self.draw.randint(0, 4))),
                     siblings=[{cpu} for cpu in cpus],
                 )
@@ -371,6 +379,8 @@ class CellsTest(ExchangeTestCase):
             is_tied = self.draw.random() < 0.2  # by a device of Nova's passthrough
             specs = {"hw:cpu_policy": "dedicated", "hw:numa_nodes": str(cells), "gpus": str(count)}
             specs["hw:pci_numa_affinity_policy"] = policy
+            if self.draw.random() < 0.3:
+                specs["hw:mem_page_size"] = "2048"
             flavor = objects.Flavor(vcpus=cells, memory_mb=256 * cells, extra_specs=specs)
             instance = self.instance(count, flavor)
             if is_tied:

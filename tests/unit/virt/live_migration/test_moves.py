@@ -51,6 +51,11 @@ class ArrivalsTest(moving.MovingTestCase):
         self.refused(self.instance, other, "has 1 vGPUs, and 2 were claimed")
         gone = self.moving(slots(THERE, 0), slots("0000:d8:00.0", 0), here="new")
         self.refused(gone, dict.fromkeys(slots(THERE, 0), WORDS), "cannot be given")
+        far = self.moving(slots(THERE, 0), slots(CARD, 2), here="new")
+        far.flavor.extra_specs["hw:pci_numa_affinity_policy"] = "required"
+        cells = [objects.InstanceNUMACell(id=1)]
+        far.migration_context.new_numa_topology = objects.InstanceNUMATopology(cells=cells)
+        self.refused(far, dict.fromkeys(slots(THERE, 0), WORDS), "wants 1 GPUs on NUMA node 1,")
 
     def test_prepared(self) -> None:
         """Made, and kept although no domain of this host names it yet"""
