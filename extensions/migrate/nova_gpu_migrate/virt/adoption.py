@@ -60,9 +60,7 @@ class Write:
 class Takeover:
     """The takeover of instances on one compute node.
 
-    :param client: Nova's report client for Placement
     :param host: a connection to libvirt that may write
-    :param report: what was read of the host
     """
 
     def __init__(

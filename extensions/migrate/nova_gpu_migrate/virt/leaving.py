@@ -52,9 +52,7 @@ from nova_gpu_migrate.virt.shadow import Shadow
 class Leaving:
     """The way back of all instances on one compute node.
 
-    :param client: Nova's report client for Placement
     :param host: a connection to libvirt that may write
-    :param report: what was read of the host
     """
 
     def __init__(
