@@ -65,7 +65,6 @@ class ContainerNodes(Delivery):
     the MIG instances of a container are rendered together, because they share nodes and files.
     :class:`nova_gpu.virt.delivery.mig_instance.MIGInstances` adds what is special to the latter.
 
-    :param reason_kept: return why a card stays with the host as its display, else ``None``
     :param serves: whether this process gives cards to guests, as nova-compute does and the commands
         do not
     """
@@ -186,7 +185,6 @@ class ContainerNodes(Delivery):
 def end_processes(device: str, roots: Roots) -> None:
     """End the processes that an ended guest left on a card or a MIG instance.
 
-    :param device: the card's address, or the slot of the MIG instance
     :raises NotCleanedYet: if one of them does not end
     """
     if guest_processes.may_be_left(roots, guest_processes.ranges(NOVAS.libvirt.uid_maps)):
