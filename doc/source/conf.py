@@ -2,7 +2,8 @@
 import pathlib
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
+ROOT = pathlib.Path(__file__).parents[2]
+sys.path[:0] = map(str, (ROOT, *ROOT.glob("extensions/*")))
 
 from doc.ext import version as package_version
 
