@@ -2,8 +2,8 @@
 import pathlib
 import sys
 
-ROOT = pathlib.Path(__file__).parents[2]
-sys.path[:0] = map(str, (ROOT, *ROOT.glob("extensions/*")))
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
+sys.path.extend(map(str, pathlib.Path(__file__).parents[2].glob("extensions/*")))
 
 from doc.ext import version as package_version
 
