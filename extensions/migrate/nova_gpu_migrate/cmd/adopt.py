@@ -302,10 +302,7 @@ def forget(
 
 
 def do(step: Write) -> None:
-    """Do *step*, and print its text.
-
-    :raises GPUError: if it is not done
-    """
+    """Do *step*, and print its text."""
     try:
         with boundary.crossed(exception.GPUError), waiting.limited(_STEP_S):
             step.do()
