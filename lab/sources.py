@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import re
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from lab import packages
@@ -16,16 +16,15 @@ _FORMAT = "$(RELEASE)|$(COMPONENT)|$(SOURCESENTRY)"
 _POCKETS = ("", "-updates", "-security", "-backports")
 
 
-def files(codename: str, options: Sequence[str] = ()) -> tuple[Path, ...]:
+def files(codename: str) -> tuple[Path, ...]:
     """Return the source files that name Debian *codename* or its updates, in either format.
 
     Sources other than Debian's are left out: their packages are not needed.
 
-    :param options: options of apt-get that make it read other files than this machine's
     :raises lab.packages.MachineNotReady: if apt has no such source
     """
     # Without apt's cached lists, which may not exist yet.
-    argv = ["apt-get", *options, "indextargets", "--no-release-info", "--format", _FORMAT]
+    argv = ["apt-get", "indextargets", "--no-release-info", "--format", _FORMAT]
     argv.append("Created-By: Packages")
     try:
         answer = subprocess.run(argv, capture_output=True, text=True, check=False)
@@ -46,9 +45,7 @@ def files(codename: str, options: Sequence[str] = ()) -> tuple[Path, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def files_of(
-    codename: str, others: Iterable[str], folder: Path, options: Sequence[str] = ()
-) -> tuple[Path, ...]:
+def files_of(codename: str, others: Iterable[str], folder: Path) -> tuple[Path, ...]:
     """Return the source files of Debian *codename*, made from another release's if necessary.
 
     They are then copies in *folder* that name *codename*, because mirrors have all releases.
@@ -57,13 +54,13 @@ def files_of(
     :raises lab.packages.MachineNotReady: if apt has no source of *others* either
     """
     try:
-        return files(codename, options)
+        return files(codename)
     except packages.MachineNotReady:
         for other in others:
             with contextlib.suppress(packages.MachineNotReady):
                 return tuple(
                     _renamed(path, other, codename, folder / f"{number}-{path.name}")
-                    for number, path in enumerate(files(other, options))
+                    for number, path in enumerate(files(other))
                 )
         raise
 

@@ -130,7 +130,6 @@ def run_tests(
     """Run tests in a copy, in the environment of the suites with the newest Nova.
 
     :param tests: modules, classes or methods, as ``python -m unittest`` takes them
-    :param processor_s: the seconds of the processor after which the run is ended
     """
     variables = {**environments.variables(environments.NEWEST), "PYTHONPATH": str(folder)}
     with tempfile.NamedTemporaryFile("r", errors="replace") as output, _forker() as forker:

@@ -170,7 +170,6 @@ def execute(argv: Sequence[str], log: Path, limit_s: float, **options: object) -
 
     The output goes to the file *log*, because a daemon that a test left would keep a pipe open.
 
-    :param limit_s: the seconds after which the command is ended
     :param options: the folder and the variables, as :class:`subprocess.Popen` has them
     """
     bounds = ["setpriv", "--pdeathsig", "TERM", "timeout", "--kill-after=60", str(limit_s)]

@@ -254,8 +254,6 @@ def together(names: Sequence[str], one: Callable[[str], Outcome]) -> list[Outcom
     """Run suites of different lanes at the same time, and return the results in order of *names*.
 
     One lane more than there are processors runs at a time, because suites often wait.
-
-    :param one: runs the suite with this name
     """
     lanes: dict[str, list[str]] = {}
     for name in names:
@@ -270,9 +268,6 @@ def again(first: Outcome, one: Callable[[str, Sequence[str]], Outcome]) -> None:
 
     A test that passes then counts as unsteady: it may fail on a busy machine. If more than five
     failed, none is run again, because they probably have a common cause.
-
-    :param first: the result to update
-    :param one: runs tests of a suite, all if none is named
     """
     is_late = any("time limit" in test for test in first.failed)
     would_fail_again = first.suite in ("style", "types", "extensions")

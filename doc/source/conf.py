@@ -3,6 +3,7 @@ import pathlib
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
+sys.path.extend(map(str, pathlib.Path(__file__).parents[2].glob("extensions/*")))
 
 from doc.ext import version as package_version
 

@@ -101,10 +101,7 @@ def pretend_nvidia(minors: Sequence[int] = range(8)) -> list[Node]:
 
 
 def pretend_nvidia_caps(minors: Iterable[int]) -> list[Node]:
-    """Return the nodes that NVIDIA's driver would make for access to MIG instances.
-
-    Opening them fails as for those of :func:`pretend_nvidia`.
-    """
+    """Return the nodes that NVIDIA's driver would make for access to MIG instances."""
     return [Node(f"nvidia-caps/nvidia-cap{n}", "c", _NVIDIA_CAPS_MAJOR, n, 0o444) for n in minors]
 
 
@@ -116,7 +113,8 @@ def pretended_in(dev: pathlib.Path, devices: str) -> list[str]:
     return [str(dev / node.name) for node in nodes if node.major == _NVIDIA_MAJOR]
 
 
-def real_gpus(dev: pathlib.Path = pathlib.Path("/dev")) -> list[Node]:
-    """Return the GPU nodes in the folder *dev*, of any vendor."""
+def real_gpus() -> list[Node]:
+    """Return the machine's GPU nodes, of any vendor."""
+    dev = pathlib.Path("/dev")
     names = {str(p.relative_to(dev)) for pattern in REAL_GPU_NODES for p in dev.glob(pattern)}
     return copied(sorted(names), dev)

@@ -49,10 +49,7 @@ class Block:
 
 
 def read(path: pathlib.Path, prompts: Collection[str]) -> list[Block]:
-    """Return the blocks of the page at *path*, in their order.
-
-    :raises Malformed: if a block cannot be run, or the page has none
-    """
+    """Return the blocks of the page at *path*, in their order."""
     try:
         return parse(path.read_text(), prompts)
     except Malformed as error:

@@ -38,10 +38,7 @@ _DRIVER = re.compile(r"NVIDIA UNIX [\w ]+? +[0-9]+(?:\.[0-9]+)+")
 
 
 def show(host: discovery.Discovery) -> int:
-    """Print the recording of *host*, and return the exit status: 1 if it has no card, else 0.
-
-    :raises DiscoveryFailed: if the host's cards cannot be listed
-    """
+    """Print the recording of *host*, and return the exit status: 1 if it has no card, else 0."""
     gpus = host.find()
     if not gpus:
         print(f"lab.record: {NO_CARDS}", file=sys.stderr)
@@ -78,8 +75,6 @@ def _nvml(gpus: Collection[GPU]) -> list[dict[str, object]]:
     """Return a recording of NVML's answers about the cards of NVIDIA's driver.
 
     It is empty without such a card, or if [gpu]nvml is false.
-
-    :raises NoAnswer: if NVML gives no answer
     """
     held = [gpu.address for gpu in gpus if gpu.driver == nvml.DRIVER]
     if not (held and CONF.gpu.nvml):

@@ -110,10 +110,7 @@ def _virtual_function(address: PciAddress, roots: Roots) -> _Entry:
 
 
 def _device(address: PciAddress, roots: Roots) -> _Entry:
-    """Return the entry of a PCI device.
-
-    :raises OSError, ValueError: if it cannot be read
-    """
+    """Return the entry of a PCI device."""
     device = sysfs.device(address, roots)
     vendor_id, product_id = sysfs.ids(device)
     return {
@@ -141,8 +138,6 @@ def _mapped_mib(address: PciAddress, roots: Roots) -> int:
     """Return the size in MiB of the card's largest BAR, which maps all or part of its memory.
 
     Cards differ in which BAR that is: tests/recorded/bars.yaml.
-
-    :raises OSError, ValueError: as :func:`_device`
     """
     sizes = (end - start + 1 for start, end, _ in sysfs.bars(address, roots))
     return max(sizes, default=0) // _MIB
@@ -152,8 +147,6 @@ def record_nvml(addresses: Iterable[PciAddress], timeout_s: float) -> list[_Entr
     """Return an entry with NVML's answers for each card that NVML sees.
 
     The format is that of ``tests/fixtures/nvml.py``, whose NVML gives the same answers.
-
-    :raises NoAnswer: if NVML gives no answer
     """
     cards = nvml.read(nvml.run([], timeout_s), "gpus")
     types = _vgpu_types(nvml_vgpus.ask(addresses, timeout_s))

@@ -5,7 +5,7 @@ QEMU emulates all of it without KVM: a q35 machine with VT-d, two NUMA nodes and
 and switches, two-function cards with an NVIDIA id, cards that guests cannot have, and a processor
 whose SVM lets guests run in it. The VM has Debian's own kernel and libvirt, and this repository and
 its virtual environment as they are outside. ``python -m lab.vm run -- COMMAND`` runs one command in
-it.
+it. What cannot be built raises :class:`lab.cloud.steps.Failed`, with the log.
 
 Three levels have three names: the *machine* that this runs on, the *VM*, which is the compute host,
 and the *guests* that libvirt starts in it.

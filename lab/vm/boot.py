@@ -173,10 +173,7 @@ def _once(
 
 
 def _resume(vm: VM, talk: monitor.Monitor) -> None:
-    """Let the saved VM, whose QEMU was just started, continue.
-
-    :raises monitor.Refused: if QEMU refuses that
-    """
+    """Let the saved VM, whose QEMU was just started, continue."""
     talk.begin()
     talk.wait("query-status", "paused", _RESUME_S)
     talk.ask("cont")

@@ -84,10 +84,7 @@ def obstacle() -> str | None:
 
 
 def kernel(package: str) -> str:
-    """Return the package that a kernel's metapackage installs: ``linux-image-6.1.0-56-amd64``.
-
-    :raises steps.Failed: if apt does not know the package
-    """
+    """Return the package that a kernel's metapackage installs: ``linux-image-6.1.0-56-amd64``."""
     argv = ["apt-cache", "show", "--no-all-versions", package]
     output = subprocess.run(argv, capture_output=True, text=True, check=False).stdout
     if (match := re.search(r"^Depends: (linux-image-\S+)", output, re.MULTILINE)) is None:
@@ -99,8 +96,6 @@ def unpack(packages: Sequence[str], folder: pathlib.Path, log: pathlib.Path) -> 
     """Fetch *packages* and unpack all of them into *folder*; nothing is installed.
 
     One call fetches all, because apt reads its whole database at each call.
-
-    :raises steps.Failed: if one cannot be fetched
     """
     folder.mkdir()
     steps.run([*_DOWNLOAD, *packages], log, cwd=folder)
@@ -110,11 +105,7 @@ def unpack(packages: Sequence[str], folder: pathlib.Path, log: pathlib.Path) -> 
 
 
 def install_root(folder: pathlib.Path, log: pathlib.Path) -> None:
-    """Install the VM's root folder, without a kernel.
-
-    :raises steps.Failed: with the log
-    :raises lab.packages.MachineNotReady: if apt knows no source of this machine's Debian
-    """
+    """Install the VM's root folder, without a kernel."""
     # Mounts in it end with the process, so that removing the folder meets no mount.
     argv = ["unshare", "--mount", "--", "mmdebstrap", "--mode=root", "--variant=minbase"]
     argv += [f"--include={','.join(_ROOT)}", '--aptopt=Apt::Install-Recommends "false"']

@@ -32,10 +32,7 @@ def obstacle(venv: pathlib.Path) -> str | None:
 
 
 def build(state: pathlib.Path, venv: pathlib.Path) -> pathlib.Path:
-    """Return the folder with :data:`DISK`; build it if it is missing.
-
-    :raises steps.Failed: with the log of what failed
-    """
+    """Return the folder with :data:`DISK`; build it if it is missing."""
     site = venv / _SITE
     installed = sorted(path.name for path in site.glob("*.dist-info"))
     entry_points = sorted(site.glob("nova_gpu-*.dist-info/entry_points.txt"))

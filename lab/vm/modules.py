@@ -103,10 +103,7 @@ def packages(version: str) -> list[str]:
 
 
 def changed(sample: Sample, text: str) -> str:
-    """Return *text* of the sample with the changes.
-
-    :raises steps.Failed: if the text to be replaced does not occur exactly once
-    """
+    """Return *text* of the sample with the changes."""
     for before, after in sample.changes:
         if (count := text.count(before)) != 1:
             raise steps.Failed(f"{sample.source} has {before.strip()!r} {count} times")
@@ -115,10 +112,7 @@ def changed(sample: Sample, text: str) -> str:
 
 
 def build(version: str, folder: pathlib.Path, target: pathlib.Path, log: pathlib.Path) -> None:
-    """Build the modules for a kernel in the new folder *folder*; copy them to *target*.
-
-    :raises steps.Failed: with the log
-    """
+    """Build the modules for a kernel in the new folder *folder*; copy them to *target*."""
     folder.mkdir()
     # The packages refer to each other by absolute paths of an installed system.
     root = folder / "root"

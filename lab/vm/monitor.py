@@ -39,10 +39,7 @@ class Monitor:
         self.ask("qmp_capabilities")
 
     def ask(self, command: str, **arguments: Any) -> Any:
-        """Run a command of the monitor, and return its answer.
-
-        :raises Refused: if QEMU refuses it
-        """
+        """Run a command of the monitor, and return its answer."""
         question = {"execute": command, "arguments": arguments}
         try:
             self._pairs["qmp"][0].sendall(json.dumps(question).encode() + b"\n")

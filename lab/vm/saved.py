@@ -27,8 +27,6 @@ def build(state: pathlib.Path, made: vm.VM, module: str) -> vm.VM:
     """Return *made* as a VM that resumes after the import of *module*.
 
     *module* must import no other module of this repository.
-
-    :raises steps.Failed: with what went wrong
     """
     file = made.tree.joinpath(*module.split(".")).with_suffix(".py")
     inside = sorted(path for path in build_cache.INSIDE.rglob("*") if path.is_file())

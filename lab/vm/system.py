@@ -50,9 +50,6 @@ def build(state: pathlib.Path) -> pathlib.Path:
     """Return the folder with :data:`KERNEL`, :data:`INITRAMFS` and :data:`DISK`; build it first.
 
     An existing folder with the same content is used again.
-
-    :raises steps.Failed: with the log of what failed
-    :raises lab.packages.MachineNotReady: if apt knows no source of this machine's Debian
     """
     codename = debian.codename()
     images = [debian.kernel(name) for name in (debian.VM_KERNEL, debian.GUEST_KERNEL)]
@@ -89,10 +86,7 @@ def build(state: pathlib.Path) -> pathlib.Path:
 
 
 def make_disk(disk: pathlib.Path, tree: pathlib.Path, size_mib: int, log: pathlib.Path) -> None:
-    """Create a sparse ext4 filesystem with the files of *tree*, without mounting anything.
-
-    :raises steps.Failed: with the log
-    """
+    """Create a sparse ext4 filesystem with the files of *tree*, without mounting anything."""
     with disk.open("wb") as file:
         file.truncate(size_mib << 20)
     options = ["-O", "^has_journal", "-E", "lazy_itable_init=1", "-d", str(tree)]

@@ -134,11 +134,7 @@ def build(
     venv: pathlib.Path,
     **options: object,
 ) -> VM:
-    """Return a VM, and build those of its files that are missing.
-
-    :raises steps.Failed: with the log of what failed
-    :raises lab.packages.MachineNotReady: if packages are missing and cannot be installed
-    """
+    """Return a VM, and build those of its files that are missing."""
     log = state / "log" / "packages.log"
     if added := packages.install(debian.NEEDED, log):
         steps.say(f"  installed {' '.join(added)}")

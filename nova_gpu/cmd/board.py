@@ -32,10 +32,7 @@ class _Text:
     def table(
         self, sets: Sets, cards: Sequence[GPU], held: Mapping[PciAddress, tuple[str, ...]]
     ) -> Iterable[str]:
-        """Return the lines of a table with the sets of the board.
-
-        :param held: the uuids of the instances that have each card; empty if that is unknown
-        """
+        """Return the lines of a table with the sets of the board."""
         return ()
 
 

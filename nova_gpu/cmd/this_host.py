@@ -17,10 +17,7 @@ _DEFAULT_URIS = {"lxc": "lxc:///", "parallels": "parallels:///system"}
 
 
 def discover() -> discovery.Discovery:
-    """Return the reader of this host's cards, which commands share with nova-compute.
-
-    :raises InvalidOption: if the value of an option is invalid
-    """
+    """Return the reader of this host's cards, which commands share with nova-compute."""
     return discovery.Discovery(libvirt_version=libvirt_version.LibvirtVersion(version))
 
 
@@ -31,10 +28,7 @@ def uri() -> str:
 
 
 def version() -> int:
-    """Return libvirt's version as an integer, 9000000 for 9.0.0.
-
-    :raises libvirt.libvirtError: if libvirt does not answer
-    """
+    """Return libvirt's version as an integer, 9000000 for 9.0.0."""
     libvirt.registerErrorHandler(lambda *_: None, None)
     return int(libvirt.openReadOnly(uri()).getLibVersion())
 

@@ -31,10 +31,7 @@ class Roots:
     )
 
     def boot_id(self) -> str:
-        """Return the boot id (the kernel's Documentation/admin-guide/sysctl/kernel.rst).
-
-        :raises OSError: if the kernel does not report it
-        """
+        """Return the boot id (the kernel's Documentation/admin-guide/sysctl/kernel.rst)."""
         return (self.proc / "sys/kernel/random/boot_id").read_bytes().decode("ascii").strip()
 
     def shows_all_processes(self) -> bool:

@@ -54,7 +54,6 @@ def end_processes(address: str) -> list[str]:
 def run_command(address: str) -> tuple[int, str]:
     """Run [gpu]clean_command for a device; return its exit status and its output.
 
-    :param address: a GPU's address, or the slot of a MIG instance
     :raises NotClean: if it cannot be run, or does not end in time
     """
     held_device = device.parse(address)

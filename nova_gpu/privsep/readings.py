@@ -32,7 +32,6 @@ def serial_numbers(addresses: list[str]) -> dict[str, dict[str, str]]:
 def xids(known: int) -> tuple[int, list[str]]:
     """Return the number of the newest record of the kernel's log, and newer lines about Xids.
 
-    :param known: the number of a record; only lines of later records are returned
     :raises KernelLogUnreadable: if the log cannot be read in time
     """
     return kernel_log.read(int(known), Roots.of(CONF.gpu), _TIMEOUT_S)

@@ -19,10 +19,7 @@ _MOST_REPORTS = 16_384
 
 
 def host_stats(host_state: HostState) -> HostStats | None:
-    """Return the GPU groups of a host from its report, ``None`` if it has no report.
-
-    :raises InvalidStats: as :func:`report`
-    """
+    """Return the GPU groups of a host from its report, ``None`` if it has no report."""
     stats_ = report(host_state)
     return None if stats_ is None else stats_.host
 

@@ -104,7 +104,6 @@ def nodes(
 
     :param querystring: the query of a nova.scheduler.utils.ResourceRequest, which is sent
         :func:`narrowed`
-    :param ignored: the UUIDs of nodes whose candidates do not count
     """
     limit = _MOST_OF_IGNORED if ignored else _FEW
     url = f"/allocation_candidates?{narrowed(querystring, limit)}"

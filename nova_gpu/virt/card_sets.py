@@ -135,10 +135,7 @@ class Unjoined(Sets):
 
 
 def of_machines(roots: Roots, ledger: Ledger | None) -> Sets:
-    """Return the sets in which virtual machines can get this host's cards.
-
-    :param ledger: the owners of devices, in nova-compute; ``None`` in the commands
-    """
+    """Return the sets in which virtual machines can get this host's cards."""
     for kind in extensions.load("nova_gpu.sets"):
         sets: Sets = kind(roots, ledger)
         return sets

@@ -65,10 +65,7 @@ class Reporter:
         ledger: Callable[[], Snapshot],
         products: Callable[[frozenset[Device]], Mapping[Device, Product]],
     ) -> None:
-        """Report the releases of devices that instances lost without a word of Nova's.
-
-        :param products: return the product of each device that it is given, without unknown ones
-        """
+        """Report the releases of devices that instances lost without a word of Nova's."""
         self._bills.begin(ledger(), products)
         for bill in self._bills.lost(ledger):
             self.released(bill.owner, bill.products)
@@ -197,8 +194,6 @@ class Reporter:
         """Report running guests that reach GPUs other than their own, and those that ended.
 
         Log an error. Send a notification for the guest, and one for each instance that has the GPU.
-
-        :param products: return the product of each device that it is given, without unknown ones
         """
         now = {
             (uuid, dev): usage.counted_instances(dev) - {uuid}

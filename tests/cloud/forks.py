@@ -237,8 +237,6 @@ def copy(source: pathlib.Path, target: pathlib.Path) -> None:
 def quiet() -> Sequence[threading.Thread]:
     """All threads but this one, when each of them waits for something to do and no database is
     open. Those that listen for messages go on waiting.
-
-    :raises NotIdle: where one goes on for long
     """
     economy.hold_up_listeners(True)
     for worker in list(threads.owners):

@@ -46,8 +46,6 @@ class Fault:
 
         The lines are found wherever they stand, in any module and at any indentation, so that code
         may move. They must stand in one place.
-
-        :raises Outdated: if they stand in no place or in several, or the result is not Python
         """
         first, texts = self.find.lstrip().partition("\n")[0], _texts(root)
         # Most modules do not have the first line, for which a search by pattern takes seconds.
@@ -68,10 +66,7 @@ class Fault:
         return path, changed
 
     def refuse_missing_tests(self, root: Path = ROOT) -> None:
-        """Refuse tests that do not exist.
-
-        :raises Outdated: with the name of the first one
-        """
+        """Refuse tests that do not exist."""
         for test in self.tests:
             words = test.split(".")
             sizes = range(len(words), 0, -1)

@@ -46,17 +46,11 @@ class ReadingTestBase(base.ServersTestBase):  # type: ignore[misc]
         return sorted(resource.identifier for resource in resources)
 
     def domain(self, server: Server, host: str = "host1") -> Any:
-        """The guest's domain as libvirt has it
-
-        :raises fakelibvirt.libvirtError: where it has none
-        """
+        """The guest's domain as libvirt has it"""
         return etree.fromstring(self.guest(server, host).XMLDesc(0))
 
     def guest(self, server: Server, host: str = "host1") -> Any:
-        """libvirt's own object of that domain
-
-        :raises fakelibvirt.libvirtError: where it has none
-        """
+        """libvirt's own object of that domain"""
         return self.connection(host).lookupByUUIDString(server["id"])
 
     def connection(self, host: str = "host1") -> Any:

@@ -93,10 +93,7 @@ def keep(name: str, text: bytes | str) -> None:
 
 
 def said(name: str, command: Sequence[str], *, may_fail: bool = False) -> bytes:
-    """What a program of the machine prints, kept as *name*
-
-    :raises subprocess.SubprocessError: where it fails, and that is not what it says
-    """
+    """What a program of the machine prints, kept as *name*"""
     environ = {**os.environ, "LC_ALL": "C"}
     done = subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_S, env=environ

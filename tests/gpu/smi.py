@@ -42,10 +42,7 @@ class Card:
 
 
 def read(text: bytes) -> tuple[Card, ...]:
-    """The cards, by address
-
-    :raises ValueError: where it is not what nvidia-smi prints
-    """
+    """The cards, by address"""
     # Its DTD is on nobody's disk.
     parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False)
     try:

@@ -58,10 +58,7 @@ def _namespace(*command: str) -> list[str]:
 
 
 def _cuda(paths: Sequence[str], folder: pathlib.Path) -> str:
-    """What ``cuda.py`` prints where /dev has *paths* and what is no device of a card
-
-    :raises subprocess.SubprocessError: where it prints nothing
-    """
+    """What ``cuda.py`` prints where /dev has *paths* and what is no device of a card"""
     dev = folder / "dev"
     dev.mkdir(exist_ok=True)
     present = [node for node in (*_COMMON, *paths) if os.path.exists(node)]

@@ -53,7 +53,6 @@ def needed(names: Iterable[str], python: str) -> dict[str, str]:
 
     :param names: requirements as in requirements.txt
     :param python: the Python version of the other machine, such as 3.12
-    :raises Failed: if one of them is not installed here
     """
     # The newest patch release of that Python: what only its first ones require is left out
     environ = {"python_version": python, "python_full_version": f"{python}.99", "extra": ""}
@@ -86,7 +85,6 @@ def fetch(folder: pathlib.Path, versions: dict[str, str], python: str) -> None:
 
     :param versions: the version by the name of the package
     :param python: the Python version of the other machine
-    :raises Failed: if pip fails, or a wheel that was built here fits this Python only
     """
     folder.mkdir(parents=True, exist_ok=True)
     for former in folder.glob("*.whl"):

@@ -256,10 +256,7 @@ class Stage:
             self.wait()
 
     def wait(self) -> None:
-        """Wait until no thread has anything to do, and no message is on its way.
-
-        :raises Unsettled: if that takes minutes
-        """
+        """Wait until no thread has anything to do, and no message is on its way."""
         deadline = time.monotonic() + _PATIENCE_S
         looks = 0
         while looks < _LOOKS:

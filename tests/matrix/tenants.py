@@ -79,10 +79,7 @@ class Search:
             raise ShortEnough
 
     def ask(self, words: object, walk: Walk) -> Any:
-        """Return the answer.
-
-        :raises Contradiction: if *walk* has ended the process that does it
-        """
+        """Return the answer."""
         self.stream.send(words)
         if not self.stream.poll(_PATIENCE_S):
             raise TimeoutError(f"no answer to {words} within {_PATIENCE_S} s")

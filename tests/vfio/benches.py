@@ -60,11 +60,7 @@ def obstacle(bench: Bench) -> str | None:
 
 
 def build(bench: Bench) -> Mapping[str, vms.VM]:
-    """The VM of each host; those of a pair have a line to each other.
-
-    :raises lab.cloud.steps.Failed: with the log of what failed
-    :raises lab.packages.MachineNotReady: where packages are missing and cannot be added
-    """
+    """The VM of each host; those of a pair have a line to each other."""
     options = {"processors": bench.processors, "confined": IS_CONFINED}
     made = vms.build(build_cache.STATE, build_cache.ROOT, pathlib.Path(sys.prefix), **options)
     several = _numbered(made, len(bench.hosts)) if len(bench.hosts) > 1 else [made]

@@ -56,10 +56,7 @@ def attempts(domain: str) -> list[guest.Attempt]:
 
 
 def enter(pid: int) -> None:
-    """This process has the mounts of *pid*'s from now on. It may have one thread only.
-
-    :raises OSError: from setns(2)
-    """
+    """This process has the mounts of *pid*'s from now on. It may have one thread only."""
     folder = pathlib.Path.cwd()
     guest.enter(pid, "mnt")
     os.chdir(folder)

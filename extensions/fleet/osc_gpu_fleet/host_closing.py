@@ -96,10 +96,7 @@ def _put(connection: Any, url: str, body: Any = None) -> bool:
 
 
 def _delete(connection: Any, url: str) -> None:
-    """Delete the resource at *url* in Placement, unless it no longer exists or is in use.
-
-    :raises rest.NotPermitted: if the user may not delete it
-    """
+    """Delete the resource at *url* in Placement, unless it no longer exists or is in use."""
     with rest.clean_refusals("Placement"):
         answer = connection.placement.delete(url, microversion=rest.VERSION, raise_exc=False)
         if answer.status_code not in (404, 409):

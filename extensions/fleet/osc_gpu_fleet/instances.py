@@ -118,9 +118,9 @@ def read(connection: rest.CachedConnection) -> Fleet:
             server = known.get(consumer) or known.get(
                 consumers.moving(connection, consumer, name) or ""
             )
+            amounts = taken.get(consumer, {})
             instance = _instance(
-                *(connection, consumer, server, name),
-                *(held, groups, taken.get(consumer, {}), name in up),
+                connection, consumer, server, name, held, groups, amounts, name in up
             )
             is_fixed = instance.way is None and not (
                 server and is_preemptible(servers.request_of(server).extra_specs)

@@ -279,7 +279,7 @@ class _Run:
         fleet = instances.read(snapshot)
         self._reserved_hosts.open(fleet)
         candidates = preemption_candidates.read(
-            *(snapshot, fleet, options.projects, self._notices, options.notice, self._barred)
+            snapshot, fleet, options.projects, self._notices, options.notice, self._barred
         )
         zones = nodes.zones(snapshot) if any(need.zone for need in wanted) else {}
         while True:

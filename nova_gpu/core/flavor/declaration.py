@@ -84,10 +84,7 @@ class ExtraSpec(Generic[Value]):
     suffix: Callable[[Mapping[str, str]], str] | None = None
 
     def of(self, extra_specs: Mapping[str, str]) -> Value | None:
-        """Return the parsed value of this extra spec, ``None`` if the flavor does not set it.
-
-        :raises InvalidExtraSpec: if the value cannot be used
-        """
+        """Return the parsed value of this extra spec, ``None`` if the flavor does not set it."""
         text = extra_specs.get(self.name)
         return None if text is None else self.parse(self.name, text)
 

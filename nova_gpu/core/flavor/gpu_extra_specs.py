@@ -36,10 +36,7 @@ class Demand(NamedTuple):
 
 
 def demands(extra_specs: Mapping[str, str], *about: About) -> tuple[Demand, ...]:
-    """Return the demands that a flavor makes by extra specs with the subjects *about*.
-
-    :raises InvalidExtraSpec: if a value cannot be used
-    """
+    """Return the demands that a flavor makes by extra specs with the subjects *about*."""
     stated = ((word, word.of(extra_specs)) for word in WORDS if word.trait and word.about in about)
     return tuple(Demand(word, value) for word, value in stated if value)
 

@@ -262,10 +262,7 @@ class FlavorRequest:
         return gpu_extra_specs.HYPERVISOR.of(self.extra_specs)
 
     def check(self) -> None:
-        """Refuse a flavor whose requests or hypervisor the scheduler cannot parse.
-
-        :raises InvalidExtraSpec: with the property and the reason
-        """
+        """Refuse a flavor whose requests or hypervisor the scheduler cannot parse."""
         request_group.refuse_line_feeds(self.extra_specs)
         if self.requests:
             request_group.refuse_traits_alone(self.extra_specs)

@@ -50,7 +50,6 @@ def too_old(product: Product, libvirt: int | None, qemu: int | None) -> str | No
     """Return why a host with these versions cannot declare a clique, ``None`` if it can.
 
     :param libvirt: libvirt's version as its API returns it, 8002000 for 8.2.0, ``None`` if unknown
-    :param qemu: QEMU's version in the same form
     """
     if libvirt is None or qemu is None:
         return "the versions of libvirt and QEMU are not known"

@@ -259,10 +259,7 @@ def dumps(report: Report) -> str:
 
 
 def version(text: str) -> int:
-    """Return the number of the format in which *text* is written, :data:`VERSION` or an older one.
-
-    :raises InvalidStats: as :func:`loads`
-    """
+    """Return the number of the format of *text*, :data:`VERSION` or an older one."""
     loads(text)
     return int(json_text.parse(text)["v"])
 

@@ -53,7 +53,6 @@ STRICT = (Policy.LEGACY, Policy.REQUIRED)
 def policy(stated: str | None, default: str | None, *, are_mediated: bool = False) -> Policy:
     """Return the policy for a guest's GPUs.
 
-    :param stated: what its flavor or image states
     :param default: what the operator sets for guests that state none; without it, the default is
         that of Nova for PCI devices, and for mediated devices, for which Nova has none, PREFERRED
     """

@@ -107,10 +107,7 @@ def choose(
     places: Mapping[PciAddress, Place],
     beside: Beside[PciAddress] | None = None,
 ) -> tuple[PciAddress, ...]:
-    """Return the best set of *count* GPUs in *free*, sorted by address.
-
-    :raises ValueError: if *free* has fewer than *count*
-    """
+    """Return the best set of *count* GPUs in *free*, sorted by address."""
     if not 0 <= count <= len(free):
         raise ValueError(f"cannot choose {count} of {len(free)} free GPUs")
     return _table(sorted(free), places, beside)[count][1]

@@ -257,8 +257,6 @@ def device_uuid(instance_uuid: str, slot: Slot) -> str:
 
     It depends on the two arguments only, and differs for each instance, unless the slot is that of
     a device which nova-gpu has not made.
-
-    :raises InvalidValue: if *instance_uuid* is not a uuid
     """
     if (made := slot.device) is not None:
         return made
@@ -281,8 +279,5 @@ def slot_number(gpu_instance: int, compute_instance: int) -> int | None:
 
 
 def of_slot(number: int) -> tuple[int, int]:
-    """Return the ids of the GPU instance and compute instance with this slot number.
-
-    This is the reverse of :func:`slot_number`.
-    """
+    """Return the ids of GPU instance and compute instance, the reverse of :func:`slot_number`."""
     return divmod(number, _COMPUTE_INSTANCES)

@@ -70,10 +70,7 @@ def out_of_reach(gpu: model.GPU, roots: Roots) -> str | None:
 
 
 def switches(roots: Roots) -> frozenset[str]:
-    """Return the addresses of the NVSwitches on the host's PCI bus.
-
-    :raises OSError: if that cannot be read
-    """
+    """Return the addresses of the NVSwitches on the host's PCI bus."""
     return _among(roots, frozenset(os.listdir(f"{roots.sysfs}/bus/pci/devices")))
 
 

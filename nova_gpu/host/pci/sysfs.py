@@ -82,10 +82,7 @@ def decimal(device: str, name: str) -> int | None:
 
 
 def ids(device: str) -> tuple[str, str]:
-    """Return the ids of a PCI function's vendor and of its product: ``10de`` and ``2335``.
-
-    :raises ValueError: if an id has more than sixteen bits
-    """
+    """Return the ids of a PCI function's vendor and of its product: ``10de`` and ``2335``."""
     return _id(device, "vendor"), _id(device, "device")
 
 
@@ -124,8 +121,6 @@ def high_bars(address: model.PciAddress, roots: Roots) -> tuple[int, ...]:
     """Return the sizes in bytes of the function's 64-bit prefetchable BARs.
 
     A guest's firmware puts these above 4 GiB.
-
-    :raises ValueError: if the file has another form than the kernel's resource_show() writes
     """
     high = bars(address, roots)
     return tuple(end - start + 1 for start, end, flags in high if flags & _HIGH == _HIGH)

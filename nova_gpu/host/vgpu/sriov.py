@@ -82,8 +82,6 @@ def _profile_folders(device: str, number: int) -> list[str]:
 
     Sources: the kernel's Documentation/ABI/testing/sysfs-driver-intel-xe-sriov; Intel's i915 for
     data centers, as intel/xpumanager reads it (core/src/vgpu/vgpu_manager.cpp).
-
-    :param number: which of its functions, from 1
     """
     tiles = sorted(glob.glob(f"{glob.escape(device)}/drm/card*/*iov/vf{number}/gt*"))
     return [f"{device}/sriov_admin/vf{number}/profile", *tiles]

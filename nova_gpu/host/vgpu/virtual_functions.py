@@ -54,10 +54,7 @@ _REMEDY = (
 
 
 def parse(entries: Iterable[str]) -> Mapping[str, int]:
-    """Return the numbers in ``[gpu]virtual_functions``, by a card's address or product.
-
-    :raises InvalidOption: if an entry is invalid
-    """
+    """Return the numbers in ``[gpu]virtual_functions``, by a card's address or product."""
     return selection.parse_by_card(_OPTION, entries, _number, _FORM)
 
 

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The delivery of whole cards to containers: device nodes and files of the host's driver."""
+"""The delivery of whole cards and MIG instances to containers: nodes and files of the driver.
+
+The operator makes MIG instances, or nova-compute at its start. They persist, and are cleaned
+between two guests.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ from nova_gpu.core.device import Device
 from nova_gpu.core.guest.tree import GuestPlace
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
 from nova_gpu.core.vgpu import vgpu
-from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.core.vgpu.vgpu import Parent, Slot, VGPUKind
 from nova_gpu.host import nodes
 from nova_gpu.host.container import guest_processes, libraries
 from nova_gpu.host.mig import gpu_instances
@@ -59,13 +63,11 @@ _UNSUPPORTED: Mapping[Operation, str] = MappingProxyType(
 
 
 class ContainerNodes(Delivery):
-    """The delivery of whole cards on an LXC host.
+    """The delivery of whole cards and MIG instances on an LXC host.
 
     Processes of the host and of guests may have a card open at the same time. The whole cards and
     the MIG instances of a container are rendered together, because they share nodes and files.
-    :class:`nova_gpu.virt.delivery.mig_instance.MIGInstances` adds what is special to the latter.
 
-    :param reason_kept: return why a card stays with the host as its display, else ``None``
     :param serves: whether this process gives cards to guests, as nova-compute does and the commands
         do not
     """
@@ -74,6 +76,8 @@ class ContainerNodes(Delivery):
     shares_driver = True
     # A defined domain names device nodes, and a node of that name may be another card's by now.
     needs_hard_reboot = True
+    kind = VGPUKind.INSTANCE
+    part_name = "a MIG instance"
 
     def __init__(
         self, roots: Roots, reason_kept: Callable[[GPU], str | None], *, serves: bool
@@ -182,11 +186,23 @@ class ContainerNodes(Delivery):
         _refuse_in_use(grant, self._roots)
         return isinstance(grant, Slot)
 
+    def release(self, slot: Slot, instance_uuid: str | None, clean: Callable[[Slot], None]) -> None:
+        clean(slot)
+
+    def is_there(self, slot: Slot, instance_uuid: str, parent: Parent | None) -> bool:
+        """Return whether the MIG instance at *slot* exists, by the driver's files in /proc."""
+        return gpu_instances.is_slot_there(slot, self._roots)
+
+
+def divide(card: str, profile: str) -> None:
+    """Divide the card into MIG instances of one profile."""
+    if made := nova_gpu.privsep.vgpu.make_mig_instances(card, profile):
+        LOG.info("Divided GPU %s into %d MIG instances %s", card, made, profile)
+
 
 def end_processes(device: str, roots: Roots) -> None:
     """End the processes that an ended guest left on a card or a MIG instance.
 
-    :param device: the card's address, or the slot of the MIG instance
     :raises NotCleanedYet: if one of them does not end
     """
     if guest_processes.may_be_left(roots, guest_processes.ranges(NOVAS.libvirt.uid_maps)):

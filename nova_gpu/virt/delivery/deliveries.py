@@ -21,10 +21,10 @@ from nova_gpu.host.vfio import passthrough
 from nova_gpu.host.vgpu import division, preparation, virtual_functions
 from nova_gpu.virt import card_sets
 from nova_gpu.virt.card_sets import Sets
-from nova_gpu.virt.delivery import mig_instance, vgpu_deliveries
+from nova_gpu.virt.delivery import container_nodes, vgpu_deliveries
+from nova_gpu.virt.delivery.container_nodes import ContainerNodes
 from nova_gpu.virt.delivery.delivery import Delivery, Grant
 from nova_gpu.virt.delivery.host_hooks import HostHooks
-from nova_gpu.virt.delivery.mig_instance import MIGInstances
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
 from nova_gpu.virt.delivery.pci_passthrough import PCIPassthrough
 from nova_gpu.virt.delivery.peer_access import Peers
@@ -82,12 +82,12 @@ class Deliveries:
         ]
         parts: Sequence[Delivery]
         if DeliveryMode.of_whole_cards(NOVAS.libvirt.virt_type) is DeliveryMode.LXC:
-            self.whole = containers = MIGInstances(roots, reason_kept, serves=ledger is not None)
+            self.whole = containers = ContainerNodes(roots, reason_kept, serves=ledger is not None)
             self.host_hooks = containers.host_hooks
             parts = [containers]
             self._option, self.wanted = "mig_profile", dict[str, Any](profiles)
             self._others["virtual_functions"] = functions
-            self.divide = mig_instance.divide
+            self.divide = container_nodes.divide
             shares = CONF.gpu.share_gpu_instances
             self._read = lambda cards, _: mig_layout.divided(cards, roots, shares=shares)
         else:

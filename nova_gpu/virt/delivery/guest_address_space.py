@@ -113,7 +113,6 @@ def setting(
 ) -> address_space.Setting:
     """Return what the guest's domain must set, so that the BARs of its cards fit.
 
-    :param is_uefi: whether the guest's firmware is UEFI, else BIOS
     :param tree: whether the guest gets the host's PCI Express tree, with several PCI roots
     :raises GuestUnfit: if they do not fit with any setting
     :raises DeviceUnavailable: if a card cannot be read

@@ -49,8 +49,6 @@ class PCIPassthrough(Delivery):
     :param unbound: the folder of :class:`nova_gpu.host.state.quarantine.BindFailures`
     :param ledger: the devices of each instance, in nova-compute; ``None`` in the commands, which
         give no cards to guests
-    :param peers: whether a guest's cards can have peer access to each other
-    :param libvirt_version: as for :class:`nova_gpu.virt.delivery.deliveries.Deliveries`
     """
 
     mode = DeliveryMode.PCI

@@ -27,12 +27,7 @@ _WORD = f"{names.PEER_ACCESS}={PeerAccess.REQUIRED}"
 
 
 class Peers:
-    """The judgement of which cards of a host can have peer access in a guest.
-
-    :param libvirt_version: return the version of libvirt as one number (10000000 is 10.0.0), or
-        ``None`` if it is unknown
-    :param qemu_version: return the version of QEMU, likewise
-    """
+    """The judgement of which cards of a host can have peer access in a guest."""
 
     def __init__(
         self,

@@ -118,9 +118,6 @@ class VirtualFunctions(HostdevParts):
     """A delivery of SR-IOV virtual functions, with or without a vGPU type.
 
     ``managed``: whether libvirt binds the function to vfio-pci while the domain runs.
-
-    :param libvirt_version: return the version of libvirt as one number (10000000 is 10.0.0), or
-        ``None`` if it is unknown
     """
 
     managed: bool

@@ -365,10 +365,7 @@ class FailedStarts:
 def of_cards(
     gpus: Iterable[GPU], parts: Mapping[PciAddress, DividedCard], roots: Roots
 ) -> dict[PciAddress, Reasons]:
-    """Return why new instances do not get cards, or any part of them, for the commands.
-
-    :param parts: those of *gpus* that are given in parts
-    """
+    """Return why new instances do not get cards, or any part of them, for the commands."""
     starts = FailedStarts(path(), roots, serves=False)
     reasons = starts.failing(None, [gpu.address for gpu in gpus if gpu.address not in parts])
     for address, card in parts.items():

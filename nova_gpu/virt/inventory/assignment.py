@@ -80,10 +80,7 @@ class InstanceDevices:
     def held_of(
         self, supply: DeviceInventory[GroupT, KeyT], resources: Iterable[objects.Resource] | None
     ) -> list[Holding[GroupT, KeyT]]:
-        """Return this host's devices of one inventory among an instance's *resources*.
-
-        :raises DeviceUnavailable, ProvidersUnknown: as :meth:`held`
-        """
+        """Return this host's devices of one inventory among an instance's *resources*."""
         return supply.held(resources) if self._may_include(supply, resources) else []
 
     def devices(self, resources: Iterable[objects.Resource] | None) -> list[Device]:

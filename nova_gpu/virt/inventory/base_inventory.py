@@ -169,10 +169,7 @@ class DeviceInventory(pool.FreeDevices, Generic[GroupT, KeyT]):
     def _offer(
         self, present: Mapping[GroupKey, str], hypervisor_type: str
     ) -> tuple[Iterable[GroupKey], Callable[[GroupT], provider_tree.ProviderData]]:
-        """Return the groups that need a provider, and a function that returns a group's offer.
-
-        :param present: the provider UUIDs of the groups that are in the provider tree already
-        """
+        """Return the groups that need a provider, and a function that returns a group's offer."""
 
     def _recorded(self, uuids: Mapping[GroupKey, str]) -> set[tuple[GroupKey, Device]]:
         """Return the devices of the groups in *uuids* that the database counts for instances."""

@@ -78,8 +78,6 @@ class Discovery:
         """Read the options.
 
         :param ledger: ``None`` in the commands
-        :param libvirt_version: return the version as one number (10000000 is 10.0.0), or ``None``
-            if it is unknown; ``qemu_version`` in the same way
         """
         self.quarantine = pathlib.Path(NOVAS.state_path, "gpu-quarantine")
         self.proofs = pathlib.Path(NOVAS.state_path, "gpu-clean")

@@ -257,12 +257,11 @@ class Exchange:
         near = self.neighbours.had_by(instance) if is_near else ()
         if topology is None:
             return Claimant(request, near)
+        cells = frozenset(cell.id for cell in topology.cells)
+        policy = hardware.get_pci_numa_policy_constraint(instance.flavor, instance.image_meta)
         host = numa_cells.host(self.tracker.node(self.assigned.nodename()))
-        return Claimant(
-            *(request, near, frozenset(cell.id for cell in topology.cells)),
-            hardware.get_pci_numa_policy_constraint(instance.flavor, instance.image_meta),
-            {cell.id: cell.socket for cell in host.cells} if host else {},
-        )
+        sockets = {cell.id: cell.socket for cell in host.cells} if host else {}
+        return Claimant(request, near, cells, policy, sockets)
 
 
 def _draws(tracker: Any, instance: objects.Instance) -> Iterator[Draw]:

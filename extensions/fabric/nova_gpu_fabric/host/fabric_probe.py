@@ -268,10 +268,7 @@ def _do(library: Any, handle: ctypes.c_void_p, verb: str, *words: str) -> dict[s
 
 
 def _library() -> Any:
-    """Load and return Fabric Manager's library, libnvfm.
-
-    :raises OSError: if it is not installed
-    """
+    """Load and return Fabric Manager's library, libnvfm."""
     try:
         return ctypes.CDLL("libnvfm.so.1")
     except OSError:

@@ -55,14 +55,18 @@ class Preemptible:
             if end_text is None:
                 return None
             raise exception.InvalidExtraSpec(
-                *(names.ON_PREEMPT, end_text, "the flavor's GPUs may not be taken"),
+                names.ON_PREEMPT,
+                end_text,
+                "the flavor's GPUs may not be taken",
                 f"{names.ON_PREEMPT} together with {names.PREEMPTIBLE}",
             )
         least_s = parse_time(text)
         on_stop = extra_specs.get(ON_STOP, OnStop.KEEP)
         if end is End.STOP and parsers.parse_on_stop(on_stop) is not OnStop.RELEASE:
             raise exception.InvalidExtraSpec(
-                *(names.PREEMPTIBLE, text, "a stopped instance would keep its GPUs"),
+                names.PREEMPTIBLE,
+                text,
+                "a stopped instance would keep its GPUs",
                 f"{ON_STOP}={OnStop.RELEASE} or {names.ON_PREEMPT}={End.DELETE} as well",
             )
         return cls(least_s, end)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nova-gpu adopt``: takes over instances that have GPUs by stock Nova, as they run."""
+"""``nova-gpu adopt``: takes over instances that have GPUs by stock Nova, as they run.
+
+A check that refuses raises NotReady, with what to do.
+"""
 
 from __future__ import annotations
 
@@ -105,10 +108,7 @@ def run(command: Any, line: list[str]) -> int:
 
 
 def chosen(holdings: Iterable[StockHolding], uuids: Sequence[str]) -> list[StockHolding]:
-    """Return the *holdings* of the instances *uuids*, all without any.
-
-    :raises NotReady: if one of *uuids* has no GPU by stock Nova here
-    """
+    """Return the *holdings* of the instances *uuids*, all without any."""
     by_uuid = {holding.instance.uuid: holding for holding in holdings}
     for uuid in uuids:
         if uuid not in by_uuid:
@@ -156,11 +156,7 @@ def is_own(compute_driver: str | None) -> bool:
 
 
 def check_options(holdings: Iterable[StockHolding], spec: Sequence[str], roots: Roots) -> None:
-    """Check that nova-compute will give these cards by nova-gpu when it starts.
-
-    :param spec: the values of ``[pci]device_spec``
-    :raises NotReady: if the options still give them by stock Nova
-    """
+    """Check that nova-compute will give these cards by nova-gpu when it starts."""
     if not is_own(CONF.compute_driver):
         raise NotReady(
             f"[DEFAULT]compute_driver is {CONF.compute_driver or 'not set'}, with which "
@@ -215,8 +211,6 @@ def check_named(report: Shadow) -> None:
 
     nova-gpu reads the domains, and would offer such a card while its instance may come back to it.
     A resize on the same host leaves one until it is confirmed or reverted.
-
-    :raises NotReady: if none names one
     """
     unnamed = {card.gpu.address for card in report.cards if not card.holders}
     for holding in report.holdings:
@@ -233,8 +227,6 @@ def alone(discovery: Discovery) -> Iterator[None]:
     """Keep other runs of adopt and leave on this host from changing records while this lasts.
 
     Their plans would be old. The lock, of the folder of nova-gpu's state, ends with the process.
-
-    :raises NotReady: if there is one
     """
     fd = os.open(discovery.proofs.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -252,8 +244,6 @@ def check_stopped(context: nova_context.RequestContext, sleep: Callable[[float],
     """Wait for two reports of this host's nova-compute, which must not come.
 
     One that was forced down may run all the same.
-
-    :raises NotReady: if it reports
     """
     before = _reported(context)
     sleep(_REPORTS * CONF.report_interval)
@@ -289,10 +279,7 @@ def watched(context: nova_context.RequestContext, work: Callable[[], int]) -> in
 
 
 def check_unchanged(before: Shadow, now: Shadow) -> None:
-    """Check that nova-compute changed nothing between the reading and its end.
-
-    :raises NotReady: if it did, with the names of what differs
-    """
+    """Check that nothing changed between the reading and nova-compute's end, or name what did."""
     values = {
         field.name: (getattr(before, field.name), getattr(now, field.name))
         for field in dataclasses.fields(before)
@@ -327,10 +314,7 @@ def forget(
 
 
 def do(step: Write) -> None:
-    """Do *step*, and print its text.
-
-    :raises GPUError: if it is not done
-    """
+    """Do *step*, and print its text."""
     try:
         with boundary.crossed(exception.GPUError), waiting.limited(_STEP_S):
             step.do()

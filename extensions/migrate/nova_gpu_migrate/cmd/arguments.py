@@ -14,10 +14,7 @@ _COMMANDS = __name__.rpartition(".")[0]
 
 
 def _seconds(text: str) -> float:
-    """Parse a time in seconds.
-
-    :raises argparse.ArgumentTypeError: unless it is a number above 0
-    """
+    """Parse a time in seconds."""
     with contextlib.suppress(ValueError):
         if 0 < (seconds := float(text)) < math.inf:
             return seconds

@@ -89,8 +89,6 @@ def sources(line: list[str]) -> gather.Sources | None:
     """Connect to the message bus; return the objects by which this host and its cloud are read.
 
     Return ``None``, having said why, if there is no message bus.
-
-    :param line: the command line, the program's name included
     """
     services.read_options(line)
     try:

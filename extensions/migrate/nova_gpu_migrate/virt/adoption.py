@@ -13,6 +13,9 @@ driver removes them when it starts (:mod:`nova_gpu.virt.usage.stock_records`). U
 rows keep the card from other instances of stock Nova, and from the first step
 on nova-gpu's group has no free card: its inventory is reserved but for what is counted, until
 nova-compute offers the others.
+
+An instance that has become busy, or is gone, raises NotTakenOver, and nothing of it is changed.
+
 """
 
 from __future__ import annotations
@@ -60,9 +63,7 @@ class Write:
 class Takeover:
     """The takeover of instances on one compute node.
 
-    :param client: Nova's report client for Placement
     :param host: a connection to libvirt that may write
-    :param report: what was read of the host
     """
 
     def __init__(
@@ -223,10 +224,7 @@ class Takeover:
         return collections.Counter(self._group_of(holding, dev) for dev in holding.devices)
 
     def _group_of(self, holding: StockHolding, dev: Device) -> ShadowGroup:
-        """Return the group of one of the instance's GPUs.
-
-        :raises NotTakenOver: if there is none, as of a card whose driver has changed
-        """
+        """Return the group of one of the instance's GPUs."""
         card = holding.cards_by_device[dev]
         for group in self._groups:
             if card in group.cards and group.vgpu_type == device.vgpu_type(dev):
@@ -365,7 +363,6 @@ def settled(context: nova_context.RequestContext, uuid: str, host: str | None) -
     """Return the instance as it is now.
 
     :param host: the one that it is to be on, ``None`` for a shelved instance
-    :raises NotTakenOver: if it is gone, is not on *host* any more, has a task, or is being moved
     """
     try:
         instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=records.ATTRIBUTES)

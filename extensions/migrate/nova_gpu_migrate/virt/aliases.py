@@ -60,10 +60,7 @@ class Functions:
     facts: Mapping[PciAddress, Mapping[str, Any]]
 
     def given_by(self, specs_by_name: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Alias]:
-        """Return the aliases that give some of the functions, as Nova matches them.
-
-        :param specs_by_name: what each alias asks for
-        """
+        """Return the aliases that give some of the functions, as Nova matches them."""
         aliases = []
         for name, specs in sorted(specs_by_name.items()):
             functions = sorted(item for item, facts in self.facts.items() if _gives(specs, facts))

@@ -3,6 +3,8 @@
 
 libvirt makes a defined device when the host boots, and stock Nova when nova-compute starts.
 nova-gpu makes its own, so one that is still defined would come back after its guest.
+What libvirt refuses raises NotTakenOver.
+
 """
 
 from __future__ import annotations
@@ -30,7 +32,6 @@ def remove(host: libvirt_host.Host, instance_uuid: str, slots: Collection[Slot])
     """Remove the definitions of the instance's mediated devices, which stay as they are.
 
     :param host: a connection that may write
-    :raises NotTakenOver: if libvirt does not remove one
     """
     try:
         for device in _defined(host, instance_uuid, slots):
@@ -41,10 +42,7 @@ def remove(host: libvirt_host.Host, instance_uuid: str, slots: Collection[Slot])
 
 
 def are_there(host: libvirt_host.Host, instance_uuid: str, slots: Collection[Slot]) -> bool:
-    """Return whether libvirt defines any of the instance's mediated devices.
-
-    :raises NotTakenOver: if libvirt does not tell
-    """
+    """Return whether libvirt defines any of the instance's mediated devices."""
     try:
         return any(True for _ in _defined(host, instance_uuid, slots))
     except libvirt.libvirtError as error:
@@ -69,7 +67,6 @@ def add(host: libvirt_host.Host, instance_uuid: str, slots: Iterable[Slot]) -> N
     Do nothing for a release of Nova that defines none: it makes them again from the domains.
 
     :param host: a connection that may write
-    :raises NotTakenOver: if libvirt does not define one
     """
     if not hasattr(host, "device_define"):
         return

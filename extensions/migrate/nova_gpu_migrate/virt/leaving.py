@@ -52,9 +52,7 @@ from nova_gpu_migrate.virt.shadow import Shadow
 class Leaving:
     """The way back of all instances on one compute node.
 
-    :param client: Nova's report client for Placement
     :param host: a connection to libvirt that may write
-    :param report: what was read of the host
     """
 
     def __init__(
@@ -131,10 +129,7 @@ class Leaving:
         adoption.keep(instance, None)
 
     def remember(self, leaving: StockReturn) -> None:
-        """Add Nova's row of each card and function, as allocated to the instance.
-
-        :raises NotTakenOver: if Nova counts one for another instance
-        """
+        """Add Nova's row of each card and function, as allocated to the instance."""
         instance = adoption.settled(self._context, leaving.instance.uuid, self._node.host)
         records.request_spec(self._context, instance.uuid)
         rows = objects.PciDeviceList.get_by_compute_node(self._context, self._node.id)
@@ -286,10 +281,7 @@ class Leaving:
         return str(tree.data(name).uuid)
 
     def _check_here(self, consumer: str) -> None:
-        """Check that a consumer of GPUs is an instance of this host; others have no step here.
-
-        :raises Stranger: if it is not
-        """
+        """Check that a consumer of GPUs is an instance of this host; others have no step here."""
         with contextlib.suppress(nova_exception.InstanceNotFound):
             if objects.Instance.get_by_uuid(self._context, consumer).host == self._node.host:
                 return

@@ -21,7 +21,6 @@ from nova_gpu.virt import threads
 from nova_gpu.virt.delivery import (
     binding,
     container_nodes,
-    mig_instance,
     pci_aliases,
     pci_passthrough,
     peer_access,
@@ -108,7 +107,7 @@ class CleaningTest(base.BaseTestCase):
         cleaner = self.cleaner(DeliveryMode.LXC, host.roots)
         slot = Slot.parse(f"{CARD}/1g.18gb/900")
         self.answers["end_processes"] = ["/usr/bin/miner (pid 812)"]
-        way = mig_instance.MIGInstances(host.roots, lambda _: None, serves=True)
+        way = container_nodes.ContainerNodes(host.roots, lambda _: None, serves=True)
         cleaner.clean_part(way, slot)
         self.assertEqual([f"end_processes {slot}", f"run_command {slot}"], self.calls)
         self.assertIn(f"/usr/bin/miner (pid 812), which still had GPU {slot} open", self.log.output)
