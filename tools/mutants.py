@@ -10,8 +10,7 @@ minutes of the processor.
 
 Which unit test module reaches which line is measured once for each state of the code and its tests
 (``tools.reached``), and kept in .tools/mutants. Functional test modules are chosen by the words
-that their names and their text share with the mutant's module: measuring them takes an hour. With
---by-words unit test modules are, too.
+that their names and their text share with the mutant's module: measuring them takes an hour.
 
 With --against REF the deletion of tests is weighed: the tests that REF has and that have changed
 since run on each mutant first. If one of them kills it, today's tests have to. A mutant that no
@@ -49,7 +48,7 @@ PACKAGES = ("nova_gpu", "osc_gpu", "extensions/*/*_gpu_*")
 # The suites of unit tests that run code of the packages
 _NOT_THEIRS = ("lab", "tools", "cloud", "fixtures", "crash", "benchmarks")
 # Bounds of one mutant: seconds of the processor, and test modules
-PROCESSOR_S, UNIT, UNIT_BY_WORDS, FUNCTIONAL, AT_FIRST = 300.0, 30, 8, 4, 6
+PROCESSOR_S, UNIT, FUNCTIONAL, AT_FIRST = 300.0, 30, 4, 6
 _OF_EVERY_PATH = frozenset({"nova", "virt", "core", "host"})
 AT_ONCE = 2
 # Operators that replace a name by a random number, or need arguments, say little of a test.
@@ -171,7 +170,6 @@ class Reach:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self.functional = Words(root).functional
         folder = STATE / _digest(root)
         if not (folder / "bad.json").exists():
             _measure(root, folder)
@@ -202,6 +200,20 @@ class Reach:
             reached,
             key=lambda name: (stem not in name, -own[name] / self._size[name], name),
         )
+
+    def functional(self, mutant: Mutant) -> list[str]:
+        """Return the functional test modules that share most words with the mutant's module.
+
+        It takes no measuring, and misses what a module of another noun would notice.
+        """
+        own = set(re.findall(r"[a-z]{4,}", mutant.file)) - _OF_EVERY_PATH
+        stem, scores = Path(mutant.file).stem, {}
+        for name, path in _test_modules(self._root, "tests/functional").items():
+            named = sum(word.rstrip("s") in name for word in own)
+            score = sum(min(_words(path)[word], 5) for word in own) + 10 * named
+            if score:
+                scores[name] = score + 50 * (path.stem == f"test_{stem}")
+        return sorted(scores, key=lambda name: -scores[name])[:FUNCTIONAL]
 
 
 def _at_import(path: Path) -> frozenset[int]:
@@ -270,32 +282,6 @@ def _reach(root: Path, output: Path, modules: Sequence[str]) -> str:
     ).stdout
 
 
-class Words:
-    """The test modules that are about a mutant's module, by the words that both share.
-
-    It takes no measuring, and misses what a module of another noun would notice.
-    """
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-
-    def unit(self, mutant: Mutant) -> list[str]:
-        return self._about("tests/unit", mutant)[:UNIT_BY_WORDS]
-
-    def functional(self, mutant: Mutant) -> list[str]:
-        return self._about("tests/functional", mutant)[:FUNCTIONAL]
-
-    def _about(self, folder: str, mutant: Mutant) -> list[str]:
-        own = set(re.findall(r"[a-z]{4,}", mutant.file)) - _OF_EVERY_PATH
-        stem, scores = Path(mutant.file).stem, {}
-        for name, path in _test_modules(self._root, folder).items():
-            named = sum(word.rstrip("s") in name for word in own)
-            score = sum(min(_words(path)[word], 5) for word in own) + 10 * named
-            if score:
-                scores[name] = score + 50 * (path.stem == f"test_{stem}")
-        return sorted(scores, key=lambda name: -scores[name])
-
-
 @functools.cache
 def _words(path: Path) -> collections.Counter[str]:
     return collections.Counter(re.findall(r"[a-z]{4,}", path.read_text().lower()))
@@ -330,12 +316,9 @@ def _say(outcome: Outcome, root: Path, count: str) -> None:
     print(f"{count} {outcome.kind}{killer}: {outcome.mutant.name}: {change}", flush=True)
 
 
-Chosen = type[Reach] | type[Words]
-
-
-def evaluate(mutants: Sequence[Mutant], chosen: Chosen) -> list[Outcome]:
+def evaluate(mutants: Sequence[Mutant]) -> list[Outcome]:
     """Run today's tests on all mutants."""
-    reach = chosen(ROOT)
+    reach = Reach(ROOT)
 
     def one(mutant: Mutant) -> Outcome:
         outcome = judge(ROOT, mutant, reach.unit(mutant), reach.functional(mutant))
@@ -348,13 +331,11 @@ def evaluate(mutants: Sequence[Mutant], chosen: Chosen) -> list[Outcome]:
         return list(pool.map(one, mutants))
 
 
-def compare(
-    mutants: Sequence[Mutant], ref: str, chosen: Chosen
-) -> tuple[list[Outcome], list[Outcome]]:
+def compare(mutants: Sequence[Mutant], ref: str) -> tuple[list[Outcome], list[Outcome]]:
     """Return the kills at *ref* by tests that have changed since, and those that are lost now."""
     changed = _changed(ref)
     with copies.of_commit(ROOT, ref) as before:
-        reach, now = chosen(before), chosen(ROOT)
+        reach, now = Reach(before), Reach(ROOT)
 
         def one(mutant: Mutant) -> tuple[Outcome | None, Outcome | None]:
             done.append(mutant)
@@ -397,13 +378,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("-k", dest="pattern", default="", help="only modules whose path has this")
     parser.add_argument("--list", action="store_true", help="print the mutants, and run nothing")
     parser.add_argument("--against", metavar="REF", help="name the kills that were lost since")
-    parser.add_argument(
-        "--by-words",
-        action="store_true",
-        help="choose unit tests by words too, and measure nothing",
-    )
     options = parser.parse_args(arguments)
-    chosen: Chosen = Words if options.by_words else Reach
     began = time.monotonic()
     print(f"{options.count} mutants of seed {options.seed}", flush=True)
     mutants = draw(ROOT, options.count, options.seed, options.pattern)
@@ -411,13 +386,13 @@ def main(arguments: Sequence[str]) -> int:
         print("\n".join(f"{mutant.name}: {mutant.change(ROOT)}" for mutant in mutants))
         return 0
     if options.against:
-        formers, lost = compare(mutants, options.against, chosen)
+        formers, lost = compare(mutants, options.against)
         print(f"\n{len(formers)} killed at {options.against} by tests that have changed since")
         for outcome in lost:
             print(f"LOST {outcome.mutant.name}: {outcome.mutant.change(ROOT)}: {outcome.killer}")
         print(f"{len(lost)} kills lost (seed {options.seed}, {time.monotonic() - began:.0f} s)")
         return 1 if lost else 0
-    outcomes = evaluate(mutants, chosen)
+    outcomes = evaluate(mutants)
     kinds = collections.Counter(outcome.kind for outcome in outcomes)
     print(f"\n{'':14}{'mutants':>8}")
     for kind in ("unit", "functional", "survived", "timeout"):
