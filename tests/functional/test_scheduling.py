@@ -3,15 +3,10 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from typing import Any
-
-import fixtures
 from nova import objects
 
 from nova_gpu.core.scheduling import stats
-from tests.functional import base, celled, scheduling
+from tests.functional import base, celled, reported, scheduling
 
 
 class WeigherTest(scheduling.SchedulingTestBase):
@@ -118,26 +113,16 @@ class CellsTest(celled.TwoCells, scheduling.SchedulingTestBase):
 class ReleasesTest(scheduling.SchedulingTestBase):
     """Hosts and a scheduler of several releases of nova-gpu, as in a rolling upgrade"""
 
-    def reports(self, host: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-        """Let *host* report as another release: what this one reports, changed."""
-        dumps = stats.dumps
-
-        def changed(report: stats.Report) -> str:
-            return json.dumps(change(json.loads(dumps(report))))
-
-        with fixtures.MonkeyPatch("nova_gpu.core.scheduling.stats.dumps", changed):
-            self.period(host)
-
     def test_hosts_of_other_releases(self) -> None:
         self.start_host("host1")
         two = self.gpu_flavor(2)
-        for name, change in _READABLE.items():
+        for name, change in reported.READABLE.items():
             with self.subTest(name):
-                self.reports("host1", change)
+                reported.report_as(self, "host1", change)
                 self.assertEqual("host1", self.host_of(server := self.boot(two)))
                 self._delete_server(server)
         # One that says the same in another way cannot be read, until the scheduler is upgraded.
-        self.reports("host1", _unreadable)
+        reported.report_as(self, "host1", reported.unreadable)
         self.assertIn("No valid host", self.boot_refused(two))
         self.assertEqual("host1", self.host_of(self.boot(self.flavor())))
         self.period()
@@ -148,34 +133,14 @@ class ReleasesTest(scheduling.SchedulingTestBase):
         self.start_host("host2")
         server = self.boot(self.gpu_flavor(2), host="host1")
         source, target = "host1", "host2"
-        for name, change in _READABLE.items():
+        for name, change in reported.READABLE.items():
             with self.subTest(name):
-                self.reports("host1", change)
+                reported.report_as(self, "host1", change)
                 self._migrate_server(server)
                 self.confirm(server, source)
                 self.assertGPUs(server, base.FIRST_SOCKET[:2], target)
                 source, target = target, source
         # Nothing comes to a host whose report cannot be read.
-        self.reports("host1", _unreadable)
+        reported.report_as(self, "host1", reported.unreadable)
         self.assertIn("No valid host", str(self.refused({"migrate": None}, server)))
         self.assertGPUs(server, base.FIRST_SOCKET[:2], "host2")
-
-
-def _first(group: dict[str, Any]) -> dict[str, Any]:
-    return {key: group[key] for key in ("product", "architecture", "mode", "total")}
-
-
-def _more(group: dict[str, Any]) -> dict[str, Any]:
-    return {**group, "more": {"is": 1}, "islands": {**group["islands"], "pod": 8}}
-
-
-def _unreadable(report: dict[str, Any]) -> dict[str, Any]:
-    return report | {"v": stats.VERSION + 1}
-
-
-# Without what a release adds, and with what the next one may
-_READABLE: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    "older": lambda now: {key: now[key] for key in ("v", "hypervisor", "groups")},
-    "first": lambda now: now | {"v": 1, "groups": [_first(g) for g in now["groups"]]},
-    "newer": lambda now: now | {"more": [], "groups": [_more(g) for g in now["groups"]]},
-}

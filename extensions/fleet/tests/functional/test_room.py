@@ -8,7 +8,7 @@ from typing import Any
 
 from osc_gpu import capacity, host_list
 from osc_gpu_fleet import move_commands
-from tests.functional import base, room, sdk
+from tests.functional import base, reported, room, sdk
 
 
 class RoomTest(room.RoomTestBase):
@@ -73,6 +73,26 @@ class RoomTest(room.RoomTestBase):
         self.assertGPUs(self.server, [base.FIRST_SOCKET[0]], "host2")
         self.assertEqual(1, self.places())
         self.assertEqual([], self.apply(move_commands.MakeRoom, "eight")[0])
+
+    def test_drained_beside_other_releases(self) -> None:
+        one, target = self.gpu_flavor(1), "host2"
+        for name, change in reported.READABLE.items():
+            with self.subTest(name):
+                reported.report_as(self, target, change)
+                (row,), _ = self.apply(move_commands.Drain, self.source)
+                self.assertEqual(("yields", self.source, target), (row[2], *row[3:5]))
+                self.assertEqual(target, self.host_of(self.server))
+                reported.report_as(self, self.source, change)
+                self.assertIn("is drained", self.boot_refused(one, host=self.source))
+                self.values(move_commands.Drain, self.source, "--undo")
+                self._delete_server(self.boot(one, host=self.source))
+                self.period(self.source)
+                self.source, target = target, self.source
+        reported.report_as(self, target, reported.unreadable)
+        refusal = self.refusal(move_commands.Drain, self.source, "--apply")
+        self.assertIn("NoValidHost", refusal)
+        self.assertIn("No step is made, and none after it is begun", refusal)
+        self.assertEqual(self.source, self.host_of(self.server))
 
     def listed(self) -> str:
         (cell,) = [row[1] for row in self.values(host_list.ListHosts) if row[0] == "host1"]
