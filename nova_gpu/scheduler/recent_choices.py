@@ -103,19 +103,31 @@ class Taken:
                 choices.append(choice)
         return choices
 
+    def see(self, host: HostState, report: Report) -> None:
+        """Remember *report*, the present one of *host*, and whether another process is there, too.
+
+        Call this for each host before :meth:`is_anothers`.
+        """
+        self._choices.see(host, report, self._now)
+        if self._is_shared(host, report):
+            self._choices.has_met_another = True
+
     def is_anothers(self, host: HostState, report: Report) -> bool:
         """Return whether another process is sending instances to *host* in a burst of requests.
 
         That is so if the report has just changed without a choice of this process, or has fewer
         cards free than its choices leave. To send more there would cost both processes claims.
         """
-        changed = self._choices.changed(host, report, self._now)
+        if self._in_burst and host.uuid not in self._by_host:
+            return self._choices.has_changed(host, self._now)
+        return self._is_shared(host, report)
+
+    def _is_shared(self, host: HostState, report: Report) -> bool:
+        """Return whether another process sends instances to a host that this one chose, too."""
         if not self._in_burst or host.uuid not in self._by_host:
-            return changed and self._in_burst
+            return False
         own = self._by_host[host.uuid][-1]
         fewer = isinstance(own.request, GPURequest) and free(own.request, report) < own.left
-        if own.anothers or fewer:
-            self._choices.has_met_another = True
         return own.anothers or fewer
 
     def turn(self, unreported: int, place: int, *, breaks_up: bool) -> tuple[int, int]:
@@ -217,12 +229,16 @@ class Choices:
         with contextlib.suppress(ValueError, IndexError):  # another thread was faster
             self._made.remove(choice)
 
-    def changed(self, host: HostState, report: Report, now: float) -> bool:
-        """Return whether *report*, the present one of *host*, has replaced another lately."""
+    def see(self, host: HostState, report: Report, now: float) -> None:
+        """Remember *report*, the present one of *host*, and since when it is."""
         seen = self._seen.get(host.uuid)
         if seen is None or seen[0] is not report:
-            seen = self._seen[host.uuid] = (report, now if seen else -_BURST_S)
-        return now - seen[1] < _BURST_S
+            self._seen[host.uuid] = (report, now if seen else -_BURST_S)
+
+    def has_changed(self, host: HostState, now: float) -> bool:
+        """Return whether the report of *host* that was seen last has replaced another lately."""
+        seen = self._seen.get(host.uuid)
+        return seen is not None and now - seen[1] < _BURST_S
 
     def lately(self, now: float) -> list[Choice]:
         # Iterate over a copy, because other threads may add choices meanwhile.

@@ -168,6 +168,8 @@ def with_gpus(
         # The number of instances distinguishes equal hosts until their next report.
         # Spread requests meet on no host. And Nova calls no weigher for a single host, so that this
         # process's own choice of it may seem another's.
+        if not spread:
+            taken.see(host, report)
         anothers = not spread and taken.is_anothers(host, report)
         ranks.append(
             (

@@ -237,11 +237,13 @@ class ReasonTest(RequestFilterTestCase):
 
     def test_the_host_asked_for_is_the_one_spoken_of(self) -> None:
         for name, used in (("host1", 7), ("host2", 0)):
-            self.placement.add_group(self.placement.add_host(name), 8, used=used)
+            self.nodes[f"compute-of-{name}"] = host = self.placement.add_host(name)
+            self.placement.add_group(host, 8, used=used)
         self.placement.add_host("host3")
         for destination, part in (
             ({"host": "host1"}, "2 GPUs asked for, 1 of 8 free, at most 1 in one host (7 in use)"),
             ({"host": "other", "node": "host1"}, "1 of 8 free"),
+            ({"host": "compute-of-host1"}, "1 of 8 free"),
             ({"host": "host3"}, "the requested host has no GPUs"),
             ({"host": "host2"}, None),
             ({"host": "nobody-knows"}, None),
@@ -253,6 +255,7 @@ class ReasonTest(RequestFilterTestCase):
                 self.check(spec, part)
         for field, value, part in (
             ("force_hosts", ["host1"], "1 of 8"),
+            ("force_hosts", ["compute-of-host1"], "1 of 8"),
             ("force_nodes", ["host1"], "1 of 8"),
             ("force_nodes", [], None),
         ):

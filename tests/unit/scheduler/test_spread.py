@@ -12,7 +12,7 @@ from nova import objects, test
 from nova.scheduler import host_manager
 from oslo_utils import uuidutils
 
-from benchmarks import claim_race, host_states
+from benchmarks import claim_race, host_states, packing
 from nova_gpu.scheduler import host_reports, recent_choices
 from nova_gpu.scheduler.weights import GPUWeigher
 
@@ -78,6 +78,17 @@ class SpreadTest(test.NoDBTestCase):
             self.assertEqual(order[:2], chosen[:2])
         self.assertEqual(order[:6], chosen_hosts[0])
         self.assertNotEqual(order[:6], chosen_hosts[1])
+
+    def test_a_burst_forgets_what_was_seen_before_it(self) -> None:
+        """Another process sent instances to the first host, and sends none any more."""
+        clock = packing.Clock()
+        self.useFixture(fixtures.MockPatchObject(recent_choices, "time", clock))
+        states, weigher = host_states.states(6, all_free=True), GPUWeigher()
+        for clock.now, used, gpus in ((0.0, 1, 8), (1.0, 1, 8), (60.0, 4, 8), (61.0, 4, 1)):
+            host_states.report_partitions(states[0], range(1, 1 + used))
+            spec = host_states.spec({"gpus": str(gpus)})
+            best, *_ = claim_race.best_first(states, spec, weigher)
+        self.assertEqual(states[0].host, best.host)
 
     def test_one_alone_has_a_best_host(self) -> None:
         """It is the same for each instance and in each process."""
