@@ -18,7 +18,7 @@ from osc_gpu.usage import UsageRecord
 from tests.fixtures.reports import PROVIDER
 
 _WHEN = datetime.datetime(2026, 11, 22, 2, 30)
-_HELD = UsageRecord("5f7c", "first", "p1", "", PROVIDER, 2)
+_HELD = UsageRecord("5f7c", "first", "ACTIVE", "p1", "", PROVIDER, 2)
 _ANSWERS = (
     Answer("host1", 2, 5, 7, "no more GPUs"),
     Answer("host2", 0, 0, 8, "2 GPUs asked for, 0 of 8 free"),
