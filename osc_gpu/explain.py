@@ -26,9 +26,10 @@ _COLUMN = 98
 
 
 class ExplainServer(servers.ShowOneServer):
-    """Explain why a server is on its host, or on none, and how many like it each host could take.
+    """Explain why a server is on its host, or on none, and why an operation on it failed last.
 
-    Only administrators see the hosts; all users who may see the server see its fault.
+    It also says how many like it each host could take. Only administrators see the hosts; all users
+    who may see the server see its fault.
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
@@ -63,7 +64,7 @@ class ExplainServer(servers.ShowOneServer):
                 shown["hosts"] = Lines([_reason(answer, host) for answer in answers], _line)
             except rest.NotPermitted:
                 if not server.host_id:  # of a server on a host it is off the subject
-                    self.say("Only administrators see what hosts have, and why none has room.")
+                    self.say("Only administrators see the hosts, and what each has.")
         return tuple(shown), tuple(shown.values())
 
 

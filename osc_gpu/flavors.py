@@ -119,7 +119,7 @@ class CreateFlavor(base_command.ShowOne):
             type=int,
             default=0,
             metavar="<GiB>",
-            help="Disk in GiB (default: 0, for administrators and for instances on volumes)",
+            help="Disk in GiB (default: 0, for instances on volumes, and those of administrators)",
         )
         add(
             "--ephemeral",
@@ -131,12 +131,18 @@ class CreateFlavor(base_command.ShowOne):
         add("--swap", type=int, default=0, metavar="<MiB>", help="Swap disk in MiB (default: 0)")
         add("--description", metavar="<text>", help="Description of the flavor")
         public = parser.add_mutually_exclusive_group()
-        public.add_argument("--public", dest="public", action="store_true", default=True)
+        public.add_argument(
+            "--public",
+            dest="public",
+            action="store_true",
+            default=True,
+            help="Let all projects have the flavor (default)",
+        )
         public.add_argument(
             "--private",
             dest="public",
             action="store_false",
-            help="Hide the flavor from projects without access to it (default: public)",
+            help="Hide the flavor from projects without access to it",
         )
         projects.add_option(parser, "With --private: let this project have the flavor")
         add(

@@ -14,7 +14,10 @@ from nova_gpu.core import names
 from osc_gpu import base_command, consumers, group_list, projects, rest, servers
 from osc_gpu.group_list import Provider
 
-_ALL = ("Server", "Name", "Project", "Host", "Product", "Architecture", "GPUs", "vGPUs", "Remark")
+_ALL = (
+    *("Server", "Name", "Status", "Project", "Host", "Product", "Architecture", "GPUs", "vGPUs"),
+    "Remark",
+)
 _OWN = ("Server", "Name", "Status", "GPUs", "vGPUs", "Asked For")
 _LIMITS = ("Resource Class", "In Use", "Limit")
 # How many projects are named with their sums
@@ -34,6 +37,7 @@ class UsageRecord:
 
     server: str
     name: str
+    status: str
     project: str
     remark: str
     provider: Provider
@@ -97,9 +101,9 @@ class ShowUsage(base_command.Lister):
         project = connection.session.get_project_id()
         counted = rest.placement(connection, f"/usages?project_id={project}")["usages"]
         self.say(
-            f"Placement counts {counted.get(names.RESOURCE_CLASS, 0)} GPUs and "
-            f"{counted.get(names.VGPU_RESOURCE_CLASS, 0)} vGPUs for this project; other projects, "
-            "and the hosts, are for administrators."
+            f"This project has {counted.get(names.RESOURCE_CLASS, 0)} GPUs and "
+            f"{counted.get(names.VGPU_RESOURCE_CLASS, 0)} vGPUs, with those that stopped instances "
+            "keep. Only administrators see other projects, and hosts."
         )
         return rows
 
@@ -129,7 +133,7 @@ def _limits(connection: Any) -> Iterator[tuple[str, int, str]]:
 
 def _row(use: UsageRecord, project: Any) -> tuple[Any, ...]:
     where = (use.provider.host, use.provider.product, use.provider.architecture)
-    return use.server, use.name, project, *where, use.gpus, use.vgpus, use.remark
+    return use.server, use.name, use.status, project, *where, use.gpus, use.vgpus, use.remark
 
 
 def by_project(uses: Iterable[UsageRecord]) -> list[tuple[str, int, int, int]]:
@@ -182,22 +186,22 @@ class _Consumers:
         self._compute = connection.compute
         self._servers: dict[str, Any] = {server.id: server for server in listed}
 
-    def describe(self, consumer: str, host: str) -> tuple[str, str, str, str]:
-        """Return the uuid, name and project of the consumer's server, and a remark.
+    def describe(self, consumer: str, host: str) -> tuple[str, str, str, str, str]:
+        """Return the uuid, name, status and project of the consumer's server, and a remark.
 
         The server of a migration is the one that migrates. If Nova knows no server, the uuid is
-        the consumer's own and the name is empty. The name is also empty while a server's cell does
+        the consumer's own, and name and status are empty, as they are while a server's cell does
         not answer. The remark is empty if the consumer is a server.
         """
         with rest.clean_refusals("Nova"):
             if server := self._server(consumer):
-                return server.id, server.name or "", server.project_id, ""
+                return *_shown(server), ""
         moving = consumers.moving(self._connection, consumer, host)
         with rest.clean_refusals("Nova"):
             if moving and (server := self._server(moving)):
-                return server.id, server.name or "", server.project_id, _MOVE
+                return *_shown(server), _MOVE
         record = rest.placement(self._connection, f"/allocations/{consumer}")
-        return consumer, "", record.get("project_id", ""), _UNKNOWN
+        return consumer, "", "", record.get("project_id", ""), _UNKNOWN
 
     def _server(self, uuid: str) -> Any:
         if uuid not in self._servers:
@@ -206,6 +210,10 @@ class _Consumers:
             except sdk_exc.NotFoundException:
                 self._servers[uuid] = None
         return self._servers[uuid]
+
+
+def _shown(server: Any) -> tuple[str, str, str, str]:
+    return server.id, server.name or "", server.status or "", server.project_id
 
 
 def _of_project(connection: Any) -> Iterator[tuple[Any, ...]]:

@@ -63,7 +63,7 @@ The cloud is up. Type, for a flavor with 2 GPUs and an instance with it:
 
 and for all commands, those on a compute host too, and the check of the controller's settings:
 
-    openstack help gpu
+    openstack gpu help
     {program} compute -- nova-gpu --help
     {status} upgrade check
 

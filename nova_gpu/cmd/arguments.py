@@ -45,8 +45,8 @@ def add_commands(subparsers: Any) -> None:
         text = "PCI address, such as 0000:88:00.0 or 88:00.0"
         parser.add_argument("address", metavar="ADDRESS", type=_address, help=text)
 
-    text = "list this host's GPUs, which of them are offered to new instances, and why others "
-    add(subparsers, "list", "cards", f"{text}are not")
+    text = "list this host's GPUs, which of them are offered to instances, and why others are not"
+    add(subparsers, "list", "cards", text)
     text = "show all facts about one GPU; exits 1 if there is no such GPU"
     add_address(add(subparsers, "show", "show", text))
     text = (
@@ -96,8 +96,10 @@ def add_commands(subparsers: Any) -> None:
     )
     text = "list the cards in quarantine, with the reason and what to do"
     add(verbs, "list", "quarantine", text)
-    text = "end a card's quarantine: nova-compute offers it to new instances again from its next "
-    add_address(add(verbs, "release", "quarantine", f"{text}period on", formats=False))
+    text = (
+        "end a card's quarantine: nova-compute offers it to new instances again, mostly within a "
+    )
+    add_address(add(verbs, "release", "quarantine", f"{text}minute", formats=False))
 
     for add_others in extensions.load("nova_gpu.commands"):
         add_others(subparsers)

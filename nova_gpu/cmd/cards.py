@@ -172,6 +172,11 @@ def table(cards: Sequence[dict[str, Any]], unknown: str | None = None) -> str:
         lines.append(
             "A GPU of unknown architecture satisfies no gpu_arch; [gpu]product says what it is."
         )
+    if any(card["memory_mib"] is None for card in cards):
+        lines.append(
+            "Memory is unknown where neither NVML nor [gpu]product tells it; such a GPU satisfies "
+            "no gpu:memory_mib."
+        )
     return "\n".join(lines)
 
 

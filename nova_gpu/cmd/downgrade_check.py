@@ -136,5 +136,5 @@ class DowngradeChecks(checks.Checks):
         ("Boards can be told apart", _check_boards),
         ("Virtual functions are known", _check_functions),
         ("Options have an effect", _check_options),
-        ("Ports separate cards", _check_ports),
+        ("PCI Express ports separate cards", _check_ports),
     )

@@ -45,19 +45,22 @@ GAUGES = {
     "nova_gpu_up": ("Whether this host's cards can be listed.", ()),
     "nova_gpu_libvirt_up": ("Whether libvirt tells which instance has which card.", ()),
     "nova_gpu_period_timestamp_seconds": (
-        "When nova-compute last read the cards, libvirt and Nova's database without a failure, in "
-        "seconds of Unix. Absent before the first time.",
+        "When nova-compute last read the cards, libvirt and Nova's database without a failure, as "
+        "Unix time. Absent before the first time.",
         (),
     ),
     "nova_gpu_free": (
-        "How many cards new instances could get then, whole or in parts.",
+        "How many cards were free for new instances then, whole or in parts.",
         (),
     ),
     "nova_gpu_info": (
         "The facts about the card, as labels. Always 1.",
         ("address", "product_id", "name", "architecture", "driver", "numa_node"),
     ),
-    "nova_gpu_offered": ("Whether new instances can get the card.", ("address",)),
+    "nova_gpu_offered": (
+        "Whether instances can get the card, now or once it is free.",
+        ("address",),
+    ),
     "nova_gpu_divided": ("Whether the card is for several instances, as vGPUs.", ("address",)),
     "nova_gpu_healthy": ("Whether the card has no known fault.", ("address",)),
     "nova_gpu_quarantined": ("Whether the card is in quarantine.", ("address",)),
@@ -74,7 +77,7 @@ GAUGES = {
         ("address",),
     ),
     "nova_gpu_remote": (
-        "How many running guests have the card and cells on other NUMA nodes only.",
+        "How many running guests have the card, and no NUMA cell on its NUMA node.",
         ("address",),
     ),
     "nova_gpu_instance": (
@@ -102,13 +105,14 @@ COUNTERS = {
     "nova_gpu_vgpu_claims": ("vGPUs that instances got at starts on this host.", ()),
     "nova_gpu_start_failures": (
         "Starts of guests that failed because of GPUs, by the error's class. The cause is host, "
-        "request (an image, a flavor or a quota) or unknown.",
+        "request (an image, a flavor or a quota, or no fitting GPU free on the host) or unknown.",
         ("reason", "cause"),
     ),
 }
 SUMMARIES = {
     "nova_gpu_cleaning_seconds": (
-        "Seconds that cleanings of cards after a guest took. The outcome is clean or failed.",
+        "Seconds that cleanings of cards took: after a guest, and at a start of nova-compute where "
+        "nothing proves a card clean. The outcome is clean or failed.",
         ("outcome",),
     )
 }

@@ -82,16 +82,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _print_help() -> None:
-    """Print the commands, and then the options of all of them, which are mostly oslo.log's."""
+    """Print the commands, and then the options of all of them but oslo.log's."""
     usage = f"{_PROG} [options] COMMAND ..."
     parser = argparse.ArgumentParser(usage=usage, add_help=False)
     arguments.add_commands(parser.add_subparsers(title="commands", metavar="COMMAND"))
-    logging.register_options(CONF)
     text = io.StringIO()
     with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
         CONF(["--help"], "nova", _PROG, default_config_files=[])
     _, title, of_all = text.getvalue().partition("\noptions:\n")
-    print(parser.format_help(), title, of_all.partition("\nCommands:\n")[0], sep="")
+    print(parser.format_help(), title, of_all.partition("\nCommands:\n")[0].rstrip(), sep="")
+    print("\nand those of oslo.log, such as --debug and --log-file FILE.")
 
 
 def _set_up_log() -> None:

@@ -36,6 +36,7 @@ from nova_gpu.virt.inventory.discovery import Discovery, of_all, reached
 
 # By the ID in os-release, since which version (NVIDIA's AI Enterprise 8)
 _MIGRATING = {"rhel": (9, 4), "ubuntu": (24, 4)}
+_FOR_CONTAINERS = "containers use it through the host's driver, which stays bound"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -177,7 +178,7 @@ def _finding(
             reasons += in_use(gpu, discovery.roots)
             remarks = () if reasons else tuple(_remarks(discovery, gpu, root, alike))
         elif not reasons:
-            remarks = tuple(_of_partitions(gpu, discovery.roots))
+            remarks = (_FOR_CONTAINERS, *_of_partitions(gpu, discovery.roots))
     except (OSError, ValueError) as error:
         drivers = {}
         reasons.append(passthrough.unread(error))

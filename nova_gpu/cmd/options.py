@@ -92,7 +92,7 @@ def files() -> list[str]:
 
 def files_told() -> str:
     if paths := files():
-        return f"options from {', '.join(paths)}"
+        return f"options read from {', '.join(paths)}"
     return (
         "no configuration file was found, so that every option has its default; "
         "--config-file says where nova-compute's is"

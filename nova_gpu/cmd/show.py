@@ -14,6 +14,12 @@ from nova_gpu.core.model import PciAddress
 from nova_gpu.host.pci import iommu
 from nova_gpu.virt.inventory.discovery import Discovery
 
+# Why facts may be unknown
+_UNKNOWN = {
+    "memory_mib": "neither NVML nor [gpu]product tells it",
+    "uuid": "NVML does not tell it",
+}
+
 
 def run(command: Any, _: list[str]) -> int:
     as_json = command.format == Format.JSON
@@ -88,4 +94,6 @@ def _cell(key: str, value: Any, unknown: str | None) -> str:
             return "none"
         case _, bool():
             return "yes" if value else "no"
-    return "unknown" if value is None else str(value)
+    if value is None:
+        return f"unknown: {_UNKNOWN[key]}" if key in _UNKNOWN else "unknown"
+    return str(value)

@@ -97,22 +97,22 @@ class HostsTest(ShownTestBase):
         self.documented("usage-user", usage.ShowUsage, admin=False)
         project = two["tenant_id"]
         some = self.values(usage.ShowUsage, "--host", "host2", "--project", self.api.project_id)
-        self.assertEqual({"host2"}, {row[3] for row in some})
-        rows_by_claim = {(row[0], row[3], row[6]): row for row in self.values(usage.ShowUsage)}
+        self.assertEqual({"host2"}, {row[4] for row in some})
+        rows_by_claim = {(row[0], row[4], row[7]): row for row in self.values(usage.ShowUsage)}
         moved = (two["id"], "host2", 2)
         source = (two["id"], "host1", 2)
         left = (stranger, "host1", 1)
         self.assertEqual({moved, source, left, (one["id"], "host2", 1)}, set(rows_by_claim))
         self.assertEqual(
-            (two["id"], "pair", project, "host2", "10de:1091", "fermi", 2, 0, ""),
+            (two["id"], "pair", "VERIFY_RESIZE", project, "host2", "10de:1091", "fermi", 2, 0, ""),
             rows_by_claim[moved],
         )
-        self.assertIn("kept until its move", rows_by_claim[source][8])
-        self.assertEqual("elsewhere", rows_by_claim[left][2])
-        self.assertIn("unknown to Nova", rows_by_claim[left][8])
+        self.assertIn("kept until its move", rows_by_claim[source][9])
+        self.assertEqual("elsewhere", rows_by_claim[left][3])
+        self.assertIn("unknown to Nova", rows_by_claim[left][9])
 
         rows, printed = sdk.run(self, usage.ShowUsage, admin=False)
-        self.assertIn("Placement counts 5 GPUs and 0 vGPUs for this project", printed)
+        self.assertIn("This project has 5 GPUs and 0 vGPUs", printed)
         own = {row["Name"]: (row["GPUs"], row["Asked For"]) for row in sdk.rows(rows)}
         self.assertEqual({"pair", "single"}, set(own))
         self.assertEqual((1, "1 GPU (architecture kepler)"), own["single"])

@@ -35,9 +35,9 @@ def page() -> str:
     )
     ids = [f"67c6091b-92d6-4ef4-b8b3-194ffd7b12d{number}" for number in range(3)]
     held = (
-        UsageRecord(ids[0], "training", "8f2a", "", groups[0], 4),
-        UsageRecord(ids[1], "pair", "c31d", "", groups[0], 2),
-        UsageRecord(ids[2], "render", "c31d", "", groups[2], 1),
+        UsageRecord(ids[0], "training", "ACTIVE", "8f2a", "", groups[0], 4),
+        UsageRecord(ids[1], "pair", "ACTIVE", "c31d", "", groups[0], 2),
+        UsageRecord(ids[2], "render", "ACTIVE", "c31d", "", groups[2], 1),
     )
     no_more, other = "no more GPUs", "architecture ada, not hopper"
     answers = (

@@ -23,7 +23,9 @@ class CreateServer(base_command.ShowOne):
     """Create a server like openstack server create, and retry while no host has GPUs for it.
 
     In addition to that command's options it has --for and --every: how long and how often it
-    retries. What no wait can change, such as a flavor that no host can serve, ends it at once.
+    retries; it always waits for the build, with or without --wait. What no wait can change, such as
+    a flavor that no host can serve, ends it at once. If an operation on the server fails later,
+    openstack gpu explain says why.
 
     Nova cannot retry a server that found no host, so each try creates a server. The failed one
     stays until the next one exists, because openstack gpu preempt makes room for failed servers.

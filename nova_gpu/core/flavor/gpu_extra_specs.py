@@ -178,7 +178,11 @@ ON_STOP = ExtraSpec(
     parsers.allowed(parsers.OnStop),
     lambda name, text: parsers.parse_on_stop(text),
     choices=tuple(parsers.OnStop),
-    option=Option("--on-stop", "Whether a stopped instance keeps its GPUs or gives them back"),
+    option=Option(
+        "--on-stop",
+        "Whether a stopped instance keeps its GPUs or gives them back (default: as its image or "
+        "its host says, mostly keep)",
+    ),
 )
 OF_EXTENSIONS: tuple[ExtraSpec[Any], ...] = tuple(
     word for words in extensions.load("nova_gpu.extra_specs") for word in words
@@ -198,7 +202,10 @@ WORDS: tuple[ExtraSpec[Any], ...] = (
         "to the other.",
         placement_policy.Topology,
         About.WHOLE,
-        Option("--topology", "What all GPUs of an instance share: a NUMA node, or direct links"),
+        Option(
+            "--topology",
+            "What all GPUs of an instance share: a NUMA node, or direct links (default: any)",
+        ),
     ),
     choice(
         names.TOPOLOGY_POLICY,
@@ -219,7 +226,8 @@ WORDS: tuple[ExtraSpec[Any], ...] = (
         About.WHOLE,
         Option(
             "--distribution",
-            "Whether instances share few hosts with GPUs (pack) or use many (spread)",
+            "Whether instances share few hosts with GPUs (pack) or use many (spread) (default: as "
+            "[gpu]distribution of nova-scheduler says)",
         ),
     ),
     choice(

@@ -27,6 +27,7 @@ class Nearness(enum.StrEnum):
 
 
 LEGEND = {
+    "X": "itself",
     "NV#": "so many NVLinks join them",
     "XGMI": "XGMI joins them",
     Nearness.SAME_SWITCH: "one PCIe switch",

@@ -67,7 +67,7 @@ class ListTest(base.CommandTestCase):
         self.assertEqual("fermi", rows[0]["architecture"])
         self.assertIsNone(rows[0]["instances"])
         self.assertEqual("", done.stderr)
-        self.assertIn(f"nova-gpu: options from {self.conf}\n", self.run_list().stderr)
+        self.assertIn(f"nova-gpu: options read from {self.conf}\n", self.run_list().stderr)
         self.assertIn("vfio-pci", rows[1]["reason"])
 
     def test_what_was_not_cleaned(self):

@@ -67,8 +67,8 @@ ON_PREEMPT = ExtraSpec(
     choices=tuple(preemptible.End),
     option=Option(
         "--on-preempt",
-        "What happens to a preempted instance: it is stopped, and gives its GPUs back as at "
-        "every stop (default), or it is deleted",
+        "What happens to a preempted instance: it is stopped (default), for which its flavor "
+        "needs --on-stop release, or it is deleted",
     ),
     agree=preemptible.Preemptible.of,
 )

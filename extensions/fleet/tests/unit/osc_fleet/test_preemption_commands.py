@@ -64,6 +64,7 @@ _ARGUMENTS = {
     "gpu_flavor_check": (),
     "gpu_flavor_create": ("made", "--gpus", "1"),
     "gpu_group_list": (),
+    "gpu_help": (),
     "gpu_host_list": (),
     "gpu_plan": ("two", "--apply"),
     "gpu_preempt": ("--project", "p1", "--apply", "--notice", "0.001"),
@@ -183,7 +184,7 @@ class CommandsTest(base.FuzzTestCase, reading.ReadingTestCase):
         arguments = [words.get(word, word) for word in _ARGUMENTS[name]]
         if "--apply" in arguments and chance.random() < 0.5:
             arguments.remove("--apply")
-        if name not in ("gpu_start", "gpu_report"):
+        if name not in ("gpu_help", "gpu_start", "gpu_report"):
             arguments += ["-f", how]
         printed, errors = self.printed(command, *arguments)
         self.assertHarmless(printed + errors)

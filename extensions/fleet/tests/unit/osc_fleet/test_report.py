@@ -22,7 +22,7 @@ _KEY = GroupKey("10de", "1091", DeliveryMode.LXC)
 _TRAITS = frozenset({"CUSTOM_GPU_ARCH_FERMI", "CUSTOM_GPU_MODEL_TESLA_M2090"})
 _PROVIDER = Provider("u1", "host1", None, _KEY, "PGPU", Group(8, 1, 2, _TRAITS))
 _WHEN = datetime.datetime(2026, 11, 22, 2, 30)
-_HELD = UsageRecord("5f7c", "first", "p1", "", _PROVIDER, 2)
+_HELD = UsageRecord("5f7c", "first", "ACTIVE", "p1", "", _PROVIDER, 2)
 _ANSWERS = (
     Answer("host1", 2, 5, 7, "no more GPUs"),
     Answer("host2", 0, 0, 8, "2 GPUs asked for, 0 of 8 free"),

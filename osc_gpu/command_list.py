@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``openstack gpu help``: lists the commands, with their arguments and what they do."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+from importlib import metadata
+
+from osc_lib.command import command
+
+_GROUP = "openstack.gpu.v1"
+_WIDTH = 78
+
+
+class ListCommands(command.Command):
+    """List the commands of openstack gpu with their arguments, and say what each does.
+
+    The client's own openstack help gpu lists only their names.
+    """
+
+    auth_required = False
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        for point in sorted(metadata.entry_points(group=_GROUP), key=lambda point: point.name):
+            made = point.load()(self.app, self.app_args)
+            usage = argparse.HelpFormatter(point.name.replace("_", " "), width=_WIDTH)
+            actions = made.get_parser("")._actions
+            required = [action for action in actions if action.required]
+            optional = [
+                action for action in actions if not (action.required or action.option_strings)
+            ]
+            usage.add_usage(None, [*required, *optional], [], prefix="")
+            what = " ".join(made.get_description().split()).partition(". ")[0].rstrip(".")
+            text = textwrap.fill(what, _WIDTH, initial_indent="    ", subsequent_indent="    ")
+            self.app.stdout.write(f"{usage.format_help().strip()}\n{text}\n")
