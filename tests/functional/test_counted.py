@@ -100,6 +100,9 @@ class CountedTest(kvm.KVMServersTestBase):
         # Nova has the new image's properties by now, which say nothing of the machine type.
         self.perform(server, "reboot", "ACTIVE", {"type": "HARD"})
         self.assertGPUs(server, self.recorded(server))
+        self.perform(server, "rescue", "RESCUE", {"rescue_image_ref": base.IMAGE})
+        self.perform(server, "unrescue", "ACTIVE")
+        self.assertGPUs(server, self.recorded(server))
 
         self.boot(self.one, expected_state="ERROR")
         self.period()
