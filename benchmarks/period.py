@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """nova-compute's periodic update of a host that does not change, and a claim, beside Nova's driver.
 
-python -m benchmarks.period [--json] [--runs N] [--profile FILE]
+python -m benchmarks.period [--json] [--runs N] [--cards N] [--alone] [--eventlet]
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ import functools
 import importlib
 import json
 import logging
+import os
 import resource
 import statistics
 import subprocess
 import sys
 import time
 import unittest
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn, TextIO
 from unittest import mock
 
@@ -28,14 +29,15 @@ from benchmarks import report, timing
 from tests.cloud import running
 
 _MODULE = "benchmarks.period"
-CARDS, FUNCTIONS = 8, 32  # of each card
+FUNCTIONS = 32  # of each card
+_THREADS = "OS_NOVA_DISABLE_EVENTLET_PATCHING"
 _OURS, _STOCK = "gpu.GPULibvirtDriver", "libvirt.LibvirtDriver"
 # What the hosts have, and with which options they are looked at
 _HOSTS = ("prepared", "late", "vgpus")
 _NAMES = {
-    "prepared": f"{CARDS} prepared GPUs",
-    "late": f"{CARDS} GPUs with the host's driver",
-    "vgpus": f"{CARDS} cards, {FUNCTIONS} functions each",
+    "prepared": "{} prepared GPUs",
+    "late": "{} GPUs with the host's driver",
+    "vgpus": f"{{}} cards, {FUNCTIONS} functions each",
 }
 
 # What Nova itself gives of such hosts: these whole, or one type of each function
@@ -57,23 +59,37 @@ NOTES = (
 
 
 def rows(
-    runs: int, kinds: tuple[str, ...] = _HOSTS, profile: str | None = None
+    runs: int,
+    kinds: tuple[str, ...] = _HOSTS,
+    profile: str | None = None,
+    *,
+    cards: int = 8,
+    on_eventlet: bool = False,
+    with_nova: bool = True,
 ) -> list[report.Row]:
     """:raises subprocess.CalledProcessError: where the clouds did not come up"""
     table = []
+    threads = {_THREADS: "false" if on_eventlet else "true"}
     for kind in kinds:
         words = [sys.executable, "-m", _MODULE, "--of", kind, "--runs", str(runs)]
+        words += ["--cards", str(cards), *(() if with_nova else ("--alone",))]
         words += ["--profile", profile] if profile else []
-        done = subprocess.run(words, check=True, stdout=subprocess.PIPE)
+        done = subprocess.run(
+            words, check=True, stdout=subprocess.PIPE, env={**os.environ, **threads}
+        )
         seen = json.loads(done.stdout.splitlines()[-1])
         for what, (ours, stock) in seen.items():
-            table.append(report.Row(f"{_NAMES[kind]}: {what}", ours, stock, "ms"))
+            name = f"{_NAMES[kind].format(cards)}{', eventlet' if on_eventlet else ''}: {what}"
+            table.append(report.Row(name, ours, stock, "ms"))
     return table
 
 
-def measure(kind: str, runs: int, stream: TextIO, profile: str | None) -> NoReturn:
+def measure(
+    kind: str, runs: int, stream: TextIO, profile: str | None, cards: int, with_nova: bool
+) -> NoReturn:
     """Prints what was seen to *stream*, and ends the process.
 
+    :param with_nova: whether there is a host that gives as many devices by Nova's driver
     :raises SystemExit: where there was no cloud to look at
     """
     import testtools
@@ -101,7 +117,7 @@ def measure(kind: str, runs: int, stream: TextIO, profile: str | None) -> NoRetu
             pass  # each host has its own
 
         def prepare(self, host: hosts.Host) -> None:
-            for number in range(CARDS):
+            for number in range(cards):
                 card = f"0000:{0x10 + 8 * number:02x}:00.0"
                 if kind != "vgpus":
                     driver = "vfio-pci" if kind == "prepared" else "nvidia"
@@ -121,16 +137,19 @@ def measure(kind: str, runs: int, stream: TextIO, profile: str | None) -> NoRetu
 
         def _seen(self) -> Mapping[str, tuple[float, float]]:
             logging.disable(logging.WARNING)
+            patcher = sys.modules.get("eventlet.patcher")
+            is_patched = patcher is not None and patcher.is_monkey_patched("thread")
+            assert is_patched == (os.environ[_THREADS] == "false")
             self.flags(instances=-1, cores=-1, ram=-1, group="quota")
             for name, driver in (("ours", _OURS), ("stock", _STOCK)):
                 self.flags(compute_driver=driver)
                 self.start_host(name, "cpu-only")
-            devices = self._give_by_nova()
-            self.start_host("giving", "cpu-only", pci_info=devices)
+            if with_nova:
+                devices = self._give_by_nova()
+                self.start_host("giving", "cpu-only", pci_info=devices)
             assert self.computes["ours"].driver._gpus.has_gpus
             periods = [functools.partial(self.one_period, name) for name in self.computes]
-            ours, stock, giving = timing.medians_ms(periods, runs, _processor_s, uncounted=3)
-            seen = {"period": (ours, stock), f"period{_GIVING}": (ours, giving)}
+            seen = _pairs("period", timing.medians_ms(periods, runs, _processor_s, uncounted=3))
             if profile:
                 self._profile(profile, runs)
             claims = {"claim without GPUs": self.flavor(), "claim with one": self.gpu_flavor(1)}
@@ -142,10 +161,8 @@ def measure(kind: str, runs: int, stream: TextIO, profile: str | None) -> NoRetu
                         for name in self.computes:
                             own_flavor = flavor if name == "ours" else self.flavor()
                             self._delete_server(self.boot(own_flavor, az=f"nova:{name}"))
-                ours, stock, giving = (
-                    statistics.median(took[name]) * 1000 for name in self.computes
-                )
-                seen |= {what: (ours, stock), f"{what}{_GIVING}": (ours, giving)}
+                medians = [statistics.median(took[name]) * 1000 for name in self.computes]
+                seen |= _pairs(what, medians)
             return seen
 
         def _give_by_nova(self) -> Any:
@@ -154,10 +171,10 @@ def measure(kind: str, runs: int, stream: TextIO, profile: str | None) -> NoRetu
 
             if kind != "vgpus":
                 self.flags(device_spec=[json.dumps(_ALIAS)], report_in_placement=True, group="pci")
-                return libvirt.HostPCIDevicesInfo(num_pci=CARDS, num_pfs=0, num_vfs=0)
+                return libvirt.HostPCIDevicesInfo(num_pci=cards, num_pfs=0, num_vfs=0)
             self.flags(enabled_mdev_types=[_MDEV_TYPE], group="devices")
             devices = libvirt.HostPCIDevicesInfo(num_pfs=0, num_vfs=0, num_mdevcap=1)
-            for number in range(1, CARDS * FUNCTIONS):
+            for number in range(1, cards * FUNCTIONS):
                 at = {"bus": 0x81 + number // 32, "slot": number % 32, "function": 0}
                 devices.add_device("MDEV_TYPES", **at, iommu_group=40 + number, numa_node=0)
             return devices
@@ -178,6 +195,13 @@ def measure(kind: str, runs: int, stream: TextIO, profile: str | None) -> NoRetu
     result = unittest.TestResult()
     Periods("test").run(result)
     raise SystemExit("\n".join(text[-3000:] for _, text in result.errors + result.failures))
+
+
+def _pairs(what: str, medians: Sequence[float]) -> dict[str, tuple[float, float]]:
+    """Name ours beside each of Nova's hosts that there is."""
+    ours, *others = medians
+    names = (what, f"{what}{_GIVING}")
+    return {name: (ours, other) for name, other in zip(names, others, strict=False)}
 
 
 @contextlib.contextmanager
@@ -208,12 +232,29 @@ def main() -> None:
     parser = report.parser(__doc__)
     parser.add_argument("--runs", type=int, default=20, help="how often each is timed")
     parser.add_argument("--profile", metavar="FILE", help="write a profile of our periods to FILE")
+    parser.add_argument("--cards", type=int, default=8, help="of each host")
+    parser.add_argument("--alone", action="store_true", help="without Nova's that gives as many")
+    parser.add_argument("--eventlet", action="store_true", help="Nova's services run on eventlet")
     parser.add_argument("--hosts", nargs="+", choices=_HOSTS, default=_HOSTS, help="which hosts")
     parser.add_argument("--of", choices=_HOSTS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.of:
-        measure(options.of, options.runs, running.begin(), options.profile)
-    table = rows(options.runs, tuple(options.hosts), options.profile)
+        measure(
+            options.of,
+            options.runs,
+            running.begin(),
+            options.profile,
+            options.cards,
+            not options.alone,
+        )
+    table = rows(
+        options.runs,
+        tuple(options.hosts),
+        options.profile,
+        cards=options.cards,
+        on_eventlet=options.eventlet,
+        with_nova=not options.alone,
+    )
     report.show(table, as_json=options.json, notes=NOTES)
 
 

@@ -37,6 +37,21 @@ class ClaimsTest(base.GPUServersTestBase):
         self.assertInventory(used=6)
 
 
+class HangingLibraryTest(base.GPUServersTestBase):
+    def test_guests_start_without_its_answers(self) -> None:
+        """Where Nova runs on eventlet, the time-out of a process is an error of another class."""
+        self.flags(nvml=True, nvml_timeout=1, group="gpu")
+        hang = "import time; time.sleep(1000)"
+        self.useFixture(fixtures.MonkeyPatch("nova_gpu.host.nvidia.nvml._PROBE", hang))
+        self.start_host()
+        server = self.boot(self.gpu_flavor(2))
+        self.restart_host("host1")
+        self.assertGPUs(server, base.FIRST_SOCKET[:2])
+        self.assertIn("([gpu]nvml_timeout) and was killed", self.log())
+        self.assertNotIn("This is a bug", self.log())
+        self.assertInventory(used=2)
+
+
 class WithoutOurFilterTest(base.GPUServersTestBase):
     """A scheduler that was not told of GPUs."""
 
