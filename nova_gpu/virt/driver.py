@@ -15,10 +15,9 @@ from nova.virt.libvirt import driver
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception, names
-from nova_gpu.virt import libvirt_errors, signatures
+from nova_gpu.virt import expected_errors, libvirt_errors, signatures
 from nova_gpu.virt.delivery import container_domain, domain_xml
 from nova_gpu.virt.host_gpus import HostGPUs
-from nova_gpu.virt.lifecycle import refusals
 from nova_gpu.virt.lifecycle.start import Kind
 from nova_gpu.virt.live_migration import arrivals, departures
 
@@ -36,7 +35,7 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         super().init_host(*args, **kwargs)
         self._gpus.refusals.starts.is_repeating = True  # also after SIGHUP, with the same driver
         signatures.say_if_untested()
-        refusals.log_in_a_line()
+        expected_errors.log_in_a_line()
         container_domain.replace_change_of_owners()
         self._gpus.periods.begin()
 

@@ -68,7 +68,7 @@ class Cards:
             self.discovery.quarantined(gpus),
             self.releases.unavailable(),
             self.watch.look(gpus),
-            self.vgpus.unprepared,
+            self.vgpus.division.unprepared,
         )
         self.xids.forget(gpus)
         self.vgpus.cards.judge(of_cards)

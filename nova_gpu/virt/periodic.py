@@ -168,7 +168,7 @@ class Periods:
             is_read = self.usage_reader.look_again()
             self.cards.proofs.withdraw_used()
             if self.usage_reader.read_records():
-                if starting and vgpus.divide():
+                if starting and vgpus.division.divide():
                     say = self.cards.look()
                 if starting:
                     knows = bool(vgpus) and self._knows_providers()

@@ -65,8 +65,10 @@ def is_without(instance: objects.Instance) -> bool:
     An instance that released them at a stop is so until its next start. A flavor with Nova's
     ``resources:VGPU`` alone requests vGPUs of any driver, so that none are claimed for it.
     """
+    if gpus(instance):
+        return False
     request = records.request_of(instance)
-    return bool(request.asks_for_gpus or request.vgpu_words) and not gpus(instance)
+    return bool(request.asks_for_gpus or request.vgpu_words)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -117,10 +119,17 @@ class Counting:
             client, counted = self.assigned.placement(), dict.fromkeys(deltas, 0)
             limits.refuse_over(client, instance.project_id, counted, "nova-compute")
 
-    def doubt(self, instance: objects.Instance) -> None:
-        """Note that Nova deletes the instance's allocation now, because its rebuild has failed."""
-        if not gpus(instance) and not is_without(instance):
-            return  # it is left to Nova
+    @contextlib.contextmanager
+    def doubted(self, instance: objects.Instance) -> Iterator[None]:
+        """Wrap a part of a rebuild, after whose failure Nova deletes the instance's allocation."""
+        try:
+            yield
+        except BaseException:
+            if gpus(instance) or is_without(instance):  # else it is left to Nova
+                self._doubt(instance)
+            raise
+
+    def _doubt(self, instance: objects.Instance) -> None:
         part: Mapping[str, int] = {}
         try:
             with boundary.crossed():

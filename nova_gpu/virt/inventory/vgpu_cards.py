@@ -12,7 +12,7 @@ from oslo_log import log as logging
 
 from nova_gpu.core import device, unavailability
 from nova_gpu.core.device import Device, slots
-from nova_gpu.core.model import GPU, GroupKey, PciAddress
+from nova_gpu.core.model import GPU, GroupKey, PciAddress, Product
 from nova_gpu.core.unavailability import Reasons, Scope, Source, Unavailable
 from nova_gpu.core.vgpu.vgpu import (
     UNKNOWN,
@@ -69,6 +69,15 @@ class Inspection:
         if not parent.kind.is_mediated:
             return parent.is_made(slot)
         return instance_uuid is not None and device_uuid(instance_uuid, slot) in self.there
+
+    def products(self, devices: Iterable[Device]) -> dict[Device, Product]:
+        """Return the product of each vGPU among *devices* whose card is known."""
+        return {
+            slot: group.product
+            for slot in slots(devices)
+            for group in self.groups.values()
+            if group.facts.id == slot.type_id and group.card_of(slot)
+        }
 
     def _parent(self, slot: Slot) -> Parent:
         cards = (card.card for card in self.cards.values() if card.has(slot))

@@ -9,9 +9,7 @@ rescue without mounting its disk. The texts are in :mod:`nova_gpu.core.operation
 from __future__ import annotations
 
 import dataclasses
-import logging as python_logging
 from collections.abc import Iterable
-from typing import TypeVar
 
 from nova import context as nova_context
 from nova import exception as nova_exception
@@ -23,6 +21,7 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import boundary, exception
 from nova_gpu.virt.delivery.deliveries import Deliveries
 from nova_gpu.virt.delivery.delivery import Delivery, Operation
+from nova_gpu.virt.expected_errors import expected
 from nova_gpu.virt.inventory.assignment import InstanceDevices
 from nova_gpu.virt.inventory.vgpu_cards import VGPUCards
 from nova_gpu.virt.usage import records
@@ -38,43 +37,8 @@ _SNAPSHOT = (
     task_states.IMAGE_UPLOADING,
 )
 
-
 # Of an instance's reboot, as its user and ``openstack gpu explain server`` read it
 _EVENT = "compute_refuse_gpus"
-_RPC_LOG = "oslo_messaging.rpc.server"
-_MARK = "is_expected_by_nova_gpu"
-Error = TypeVar("Error", bound=Exception)
-
-
-def expected(error: Error) -> Error:
-    """Mark *error* as a refusal, so that the log shows it in one line, and return it.
-
-    A refusal is no fault of the service, so the log needs no traceback. The instance's user reads
-    the error.
-    """
-    setattr(error, _MARK, True)
-    return error
-
-
-class _Expected(python_logging.Filter):
-    def filter(self, record: python_logging.LogRecord) -> bool:
-        error = record.exc_info[1] if record.exc_info else None
-        if not hasattr(error, _MARK):
-            return True
-        LOG.info("Refused: %s", error)
-        return False
-
-
-_EXPECTED = _Expected()
-
-
-def log_in_a_line() -> None:
-    """Make oslo.messaging log errors that :func:`expected` has marked in one line.
-
-    Nova's manager does not declare them as expected exceptions, so oslo.messaging would log each
-    with its traceback.
-    """
-    python_logging.getLogger(_RPC_LOG).addFilter(_EXPECTED)
 
 
 class RefusedStarts:

@@ -111,8 +111,7 @@ class Releases:
         # The destination of an evacuation becomes the instance's host only at the end.
         rebuilding = instance.task_state in _REBUILDING and instance.host == self._compute_host
         comes_back = rebuilding or usage.is_starting(instance.uuid)
-        cards = [] if comes_back else self._cards(had)
-        products = {} if comes_back else self.products(had - reached)
+        cards, products = self._cards(had), self.products(had - reached)
         if rebuilding:
             # Before its domain is removed, so that its devices never look free.
             self._ledger.keep(instance.uuid, had)
@@ -122,15 +121,15 @@ class Releases:
             self._usage_reader.look_again()
             if not comes_back:
                 self._ledger.end_move(instance.uuid)
+        if comes_back:
+            return
         # Before they are cleaned, which takes time: a service that dies meanwhile, and deletes the
         # instance anew when it starts, takes them for released.
         owner = Owner(instance.uuid, instance.project_id)
         self._reporter.released(owner, products)
-        if not comes_back:
-            self._host_hooks.domain_gone()
+        self._host_hooks.domain_gone()
         self._release_all(cards, owner)
-        if not comes_back:
-            self._vgpus.release(had, self._cleaning.clean_part, instance.uuid)
+        self._vgpus.release(had, self._cleaning.clean_part, instance.uuid)
 
     def confirmed(self, instance: objects.Instance) -> None:
         """Release the devices that the instance had here before its resize, now confirmed.
@@ -156,7 +155,7 @@ class Releases:
             for group in self._card_inventory.groups().values()
             for address in group.gpus.keys() & devices
         }
-        return whole | self._vgpus.products(devices)
+        return whole | self._vgpus.cards.look.products(devices)
 
     def resume(self) -> None:
         """Bring the quarantine up to date at service start; retry in each period until it succeeds.

@@ -24,13 +24,14 @@ from nova_gpu.core.vgpu.vgpu import VGPUType
 from nova_gpu.virt import counters, libvirt_errors
 from nova_gpu.virt.delivery import domain_xml
 from nova_gpu.virt.delivery.deliveries import Deliveries
+from nova_gpu.virt.expected_errors import expected
 from nova_gpu.virt.inventory import counting, stranding
 from nova_gpu.virt.inventory.assignment import InstanceDevices
 from nova_gpu.virt.inventory.counting import Counting
 from nova_gpu.virt.inventory.exchange import Exchange, Holdings
-from nova_gpu.virt.lifecycle import refusals
 from nova_gpu.virt.lifecycle.lost_reasons import LostReasons
 from nova_gpu.virt.lifecycle.proofs import Proofs
+from nova_gpu.virt.lifecycle.refusals import Refusals
 from nova_gpu.virt.lifecycle.start import Kind, Start, Step
 from nova_gpu.virt.lifecycle.stops import Stops
 from nova_gpu.virt.lifecycle.vgpus import VGPUs
@@ -60,7 +61,7 @@ class Starts:
     usage_reader: UsageReader
     reporter: Reporter
     stops: Stops
-    refusals: refusals.Refusals
+    refusals: Refusals
     exchange: Exchange
     lost_reasons: LostReasons
     compute_host: str = dataclasses.field(default_factory=lambda: str(CONF.host))
@@ -118,7 +119,7 @@ class Starts:
         is_rebuild = start.kind is Kind.REBUILD
         with (
             self.lost_reasons.noting(instance.uuid),
-            self._doubted(instance) if is_rebuild else contextlib.nullcontext(),
+            self.counting.doubted(instance) if is_rebuild else contextlib.nullcontext(),
             _in_novas_words(start),
             self._given(start) as ready,
         ):
@@ -205,15 +206,6 @@ class Starts:
         except BaseException:
             if claimed:
                 self.stops.undo(start.instance)
-            raise
-
-    @contextlib.contextmanager
-    def _doubted(self, instance: objects.Instance) -> Iterator[None]:
-        """Wrap a part of a rebuild, after whose failure Nova deletes the instance's allocation."""
-        try:
-            yield
-        except BaseException:
-            self.counting.doubt(instance)
             raise
 
     def _judge(self, start: Start) -> str | None:
@@ -307,7 +299,7 @@ class Starts:
         try:
             # No other host is tried: the instance is here.
             start = Start(Kind.REBOOT, instance)
-            with self._doubted(instance), _in_novas_words(start), self._counted(start):
+            with self.counting.doubted(instance), _in_novas_words(start), self._counted(start):
                 start = self._with_devices(start)
                 kind = self.vgpus.cards.look.kind
                 self.deliveries.refuse(instance, start.flavor, start.grants, kind)
@@ -487,4 +479,4 @@ def _in_novas_words(start: Start) -> Iterator[None]:
             failure = nova_exception.ComputeResourcesUnavailable(reason=reason)
         elif start.takes(Step.ABORT):
             failure = nova_exception.BuildAbortException(instance_uuid=uuid, reason=reason)
-        raise refusals.expected(failure) from error
+        raise expected(failure) from error

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import dataclasses
 import errno
 import functools
 import itertools
 import os
-import pathlib
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -27,19 +25,18 @@ import nova_gpu.privsep
 from nova_gpu.conf import CONF
 from nova_gpu.core import boundary, device, exception, unavailability
 from nova_gpu.core.device import Device
-from nova_gpu.core.model import GPU, GroupKey, PciAddress, Product
-from nova_gpu.core.unavailability import Reasons, Scope, Source, Unavailable
+from nova_gpu.core.model import GPU, GroupKey, PciAddress
+from nova_gpu.core.unavailability import Reasons, Source
 from nova_gpu.core.vgpu.vgpu import DividedCard, Slot, VGPUKind, device_uuid
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.host.mig import gpu_instances
-from nova_gpu.host.pci import selection
-from nova_gpu.host.state import files
-from nova_gpu.host.vgpu import division, preparation, slots
+from nova_gpu.host.vgpu import preparation, slots
 from nova_gpu.virt import libvirt_errors, threads
 from nova_gpu.virt.delivery.delivery import Delivery, Grant
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
 from nova_gpu.virt.health import failed_starts
 from nova_gpu.virt.inventory import vgpu_cards
+from nova_gpu.virt.inventory.card_division import CardDivision
 from nova_gpu.virt.inventory.discovery import Discovery
 from nova_gpu.virt.inventory.vgpu_inventory import VGPUInventory
 from nova_gpu.virt.lifecycle import cleaning
@@ -58,7 +55,7 @@ _MOST_PERIODS = 60
 
 
 class VGPUs:
-    """The vGPUs of one host: divides its cards, and makes, cleans and removes their vGPUs."""
+    """The vGPUs of one host: makes, cleans and removes them."""
 
     def __init__(
         self,
@@ -76,6 +73,7 @@ class VGPUs:
         self.cards = vgpu_cards.VGPUCards(
             self._roots, discovery.deliveries, self._made.recorded_types()
         )
+        self.division = CardDivision(discovery, ledger)
         self.retries = Retries(self._card_of)
         self.vgpu_inventory = VGPUInventory(
             self.cards,
@@ -85,8 +83,6 @@ class VGPUs:
             discovery.joined_cards.unseparated_cards,
         )
         self._failed = failed
-        # Cards of which a step of the preparation has failed
-        self.unprepared: dict[PciAddress, Reasons] = {}
         # The instance of a vGPU that an earlier service made may be gone by now.
         ledger.was_used(self._made.instances())
 
@@ -100,10 +96,6 @@ class VGPUs:
         keys = [GroupKey.of_whole(product, self._discovery.delivery.mode) for product in whole]
         return [*self.cards.look.groups, *dict.fromkeys(keys)]
 
-    def functions(self) -> frozenset[PciAddress]:
-        """Return the PCI functions of divided cards: those that provide vGPUs or are vGPUs."""
-        return frozenset(itertools.chain.from_iterable(card.parents for card in self.divided()))
-
     def divided(self) -> list[DividedCard]:
         return [card.card for card in self.cards.look.cards.values()]
 
@@ -115,16 +107,6 @@ class VGPUs:
         if not self._discovery.delivery.shares_driver:
             return []
         return list(self.cards.look.cards.values())
-
-    def products(self, devices: Iterable[Device]) -> dict[Device, Product]:
-        """Return the product of each vGPU among *devices* whose card is known."""
-        groups = self.cards.look.groups.values()
-        return {
-            slot: group.product
-            for slot in device.slots(devices)
-            for group in groups
-            if group.facts.id == slot.type_id and group.card_of(slot)
-        }
 
     def by_guest(self) -> dict[str, frozenset[Slot]]:
         """Return the vGPUs of each guest by its uuid: those made for it, and those Nova counts."""
@@ -139,103 +121,6 @@ class VGPUs:
         return self._discovery.deliveries.part(self.cards.look.kind(slot))
 
     # Made and removed
-
-    def divide(self) -> bool:
-        """Divide cards as ``[gpu]virtual_functions`` or ``mig_profile`` says, at service start.
-
-        Cards that an instance or a domain has are left as they are.
-
-        :returns: whether the options name any cards to divide, divided or not
-        :raises DiscoveryFailed: if sysfs cannot be read
-        """
-        deliveries = self._discovery.deliveries
-        named = {
-            card: wanted
-            for card in (self._discovery.find() if deliveries.wanted else ())
-            if (wanted := selection.value_of(card, deliveries.wanted)) is not None
-        }
-        if CONF.gpu.divide_command and not any(map(self._is_to_prepare, named)):
-            LOG.warning(
-                "[gpu]divide_command runs for no card of this host: it is for cards of NVIDIA's "
-                "that [gpu]virtual_functions names, and not for hosts of containers; name the "
-                "cards there, or take the option out of this host's nova.conf"
-            )
-        usage = self._ledger.now
-        taken = usage.counted() | usage.taken()
-        for card, wanted in named.items():
-            if card.address in taken:
-                continue
-            is_prepared = False
-            try:
-                with boundary.crossed():
-                    is_prepared = self._is_prepared(card)
-                    if not is_prepared:
-                        self._record(card).unlink(missing_ok=True)
-                        nova_gpu.privsep.vgpu.begin_preparation(str(card.address))
-                    deliveries.divide(str(card.address), wanted)
-                    if not is_prepared:
-                        self._prepare(card)
-            except (boundary.Failure, OSError) as error:
-                LOG.error(
-                    "Failed to divide GPU %s, will retry at the next start of nova-compute: %s",
-                    card.address,
-                    error,
-                )
-                if not is_prepared:
-                    reason = Unavailable(str(error), "", Source.DIVISION, Scope.ALL)
-                    self.unprepared[card.address] = (reason,)
-        return bool(deliveries.wanted)
-
-    def _is_to_prepare(self, card: GPU) -> bool:
-        is_container_host = self._discovery.delivery.shares_driver
-        return not is_container_host and bool(preparation.of(card, CONF.gpu))
-
-    def _is_prepared(self, card: GPU) -> bool:
-        """Return whether nothing is to be set on *card* before its first vGPU.
-
-        That is done on cards of NVIDIA's, once since the host booted and for each change of the
-        options. A card that has vGPUs already is left as it is.
-
-        :raises OSError: if its vGPUs, or the id of the boot, cannot be read
-        """
-        if not self._is_to_prepare(card):
-            return True
-        done = self._done(card)
-        with contextlib.suppress(OSError, ValueError):
-            if files.read_json(self._record(card)) == done:
-                return True
-        divided = division.divided([card], self._roots).get(card.address)
-        if not (divided and any(parent.made for parent in divided.parents.values())):
-            return False
-        LOG.warning(
-            "GPU %s has vGPUs: what the options set on it before its first vGPU is set when "
-            "nova-compute starts while it has none",
-            card.address,
-        )
-        return True
-
-    def _prepare(self, card: GPU) -> None:
-        """Set what the options want of *card*, and run ``[gpu]divide_command``.
-
-        What did not succeed, because nova-compute died for example, is repeated at the next start.
-
-        :raises DeviceUnavailable, InvalidOption: if it fails
-        :raises OSError: if its success cannot be recorded
-        """
-        self._discovery.deliveries.forget_facts(card.address)
-        output = nova_gpu.privsep.vgpu.finish_preparation(str(card.address))
-        LOG.info("Prepared GPU %s for vGPUs: %s", card.address, output.strip())
-        path = self._record(card)
-        path.parent.mkdir(exist_ok=True)
-        files.write_json(path, self._done(card))
-
-    def _done(self, card: GPU) -> dict[str, object]:
-        """Return the record that what the options want of *card* now was set since the boot."""
-        wanted = dataclasses.asdict(preparation.of(card, CONF.gpu))
-        return {"boot_id": self._roots.boot_id(), **wanted}
-
-    def _record(self, card: GPU) -> pathlib.Path:
-        return self._discovery.divided / str(card.address)
 
     def make(self, instance_uuid: str, wanted: Collection[Slot], params: str | None = None) -> None:
         """Create the instance's vGPUs at the slots *wanted*.
@@ -442,8 +327,8 @@ class VGPUs:
 
         Whole cards are left out.
         """
-        functions = {dev for dev in self.functions() if not self.proofs.covers(dev)}
-        ours = functions | device.slots(devices)
+        functions = itertools.chain.from_iterable(card.parents for card in self.divided())
+        ours = {dev for dev in functions if not self.proofs.covers(dev)} | device.slots(devices)
         return [dev for dev in devices if dev in ours]
 
     def _card_of(self, part: Device) -> PciAddress:

@@ -33,9 +33,9 @@ from nova_gpu.core.vgpu.vgpu_group import VGPUGroup
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt.card_sets import Sets
 from nova_gpu.virt.delivery.vgpu_deliveries import HostdevParts
+from nova_gpu.virt.expected_errors import expected
 from nova_gpu.virt.inventory.assignment import InstanceDevices
 from nova_gpu.virt.inventory.base_inventory import Holding
-from nova_gpu.virt.lifecycle import refusals
 from nova_gpu.virt.lifecycle.start_steps import Starts
 from nova_gpu.virt.lifecycle.vgpus import VGPUs
 from nova_gpu.virt.live_migration import compatibility
@@ -68,7 +68,7 @@ def refused(reason: str) -> nova_exception.MigrationPreCheckError:
     If the destination raises it, Nova's conductor tries another destination.
     """
     error = nova_exception.MigrationPreCheckError(reason=f"{reason}; {COLD_REMEDY}")
-    return refusals.expected(error)
+    return expected(error)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ from nova import exception as nova_exception
 from nova import objects
 from nova.compute import task_states, vm_states
 from nova.conductor import manager
-from oslo_messaging.rpc import server as rpc_server
 from oslo_utils.fixture import uuidsentinel as uuids
 from oslotest import base
 
@@ -122,30 +121,3 @@ class RefusedStartsTest(testtools.TestCase):
         self.assertFalse(refused.rescue(instance))
         instance.task_state = task
         refused.starts.end(instance)
-
-
-class LogTest(testtools.TestCase):
-    """What oslo.messaging logs where a method of Nova's manager raises."""
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.log = self.useFixture(fixtures.FakeLogger(format="%(levelname)s %(message)s"))
-        self.addCleanup(rpc_server.LOG.filters.clear)
-        refusals.log_in_a_line()
-        refusals.log_in_a_line()  # each service of a process does
-
-    def raised(self, error: Exception) -> None:
-        try:
-            raise error
-        except Exception:
-            rpc_server.LOG.exception("Exception during message handling")
-
-    def test_a_refusal_is_a_line_and_anything_else_has_its_traceback(self) -> None:
-        error = nova_exception.InstanceSuspendFailure(reason="no state can be saved")
-        self.raised(refusals.expected(error))
-        message = "INFO Refused: Failed to suspend instance: no state can be saved\n"
-        self.assertEqual(message, self.log.output)
-        self.raised(nova_exception.InstanceSuspendFailure(reason="libvirt says no"))
-        rpc_server.LOG.error("A thing without an exception")
-        self.assertIn("Traceback (most recent call last)", self.log.output)
-        self.assertIn("ERROR A thing without", self.log.output)
