@@ -29,7 +29,7 @@ from nova_gpu.scheduler.weights import GPUWeigher
 NOTES = (
     "Hosts of 8 GPUs on two NUMA nodes, 128 vCPUs and 2 TiB. Instances come until half of all GPUs",
     "are in use; the figure is on how many hosts an instance with 8 GPUs, 96 vCPUs and 1.5 TiB",
-    "then fits, and 'of N' on how many it would if every GPU in use were moved to be packed best.",
+    "then fits, and 'of N' on how many it would if every instance were moved to be packed best.",
     "Ours: all of Nova's weighers and GPUWeigher; other: all of Nova's, with the same cards as PCI",
     "devices, or the same vGPUs without a type. cards: 1, 2, 4 and 8 GPUs, as many GPUs of each.",
     "others: the same, and three instances without GPUs for each host, of which four fit beside",
@@ -136,7 +136,10 @@ class Cloud:
         )
 
     def best(self) -> int:
-        return len(self.states) - math.ceil(sum(self.used.values()) / self.units)
+        """Return on how many hosts it would fit if all instances were moved, or a few more."""
+        need, total = _vcpus(GPUS, GPUS), sum(state.vcpus_total for state in self.states.values())
+        by_gpus = math.ceil(sum(self.used.values()) / self.units)
+        return min(len(self.states) - by_gpus, (total - sum(self.vcpus.values())) // need)
 
     def _has_room(self, host: str, count: int) -> bool:
         return (

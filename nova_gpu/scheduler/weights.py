@@ -69,6 +69,7 @@ class GPUWeigher(weights.BaseHostWeigher):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self._choices = recent_choices.Choices()
+        self._needs = Needs()
 
     def weigh_objects(
         self, weighed_obj_list: Sequence[Any], weight_properties: objects.RequestSpec
@@ -82,9 +83,11 @@ class GPUWeigher(weights.BaseHostWeigher):  # type: ignore[misc]
         request = whole or vgpus
         policy = policy_ranks(hosts, weight_properties)
         if request is None:
-            raw = without_gpus(hosts, weight_properties)
+            raw = without_gpus(hosts, weight_properties, self._needs)
             multiplied = _multiplied(hosts, raw, "gpu_host_weight_multiplier")
             return _policy_first(multiplied, policy) if policy else multiplied
+        if isinstance(request, GPURequest):
+            self._needs.add(weight_properties, request.count)
         taken = self._taken(request, weight_properties)
         wanted = cells.wanted(weight_properties, whole) if whole else None
         raw = with_gpus(hosts, request, taken, policy, wanted.distance if wanted else None)
@@ -230,23 +233,53 @@ def _in_steps(ranks: Sequence[Rank | None]) -> list[float]:
     return [0.0 if order is None else weight_by_rank[order] for order in ranks]
 
 
-def without_gpus(hosts: Sequence[HostState], spec: objects.RequestSpec) -> list[float]:
+class Needs:
+    """The most vCPUs and MiB for each GPU that a request to this scheduler has asked for.
+
+    Before the first request it is unknown: then a GPU of a host may need its whole share.
+    """
+
+    def __init__(self) -> None:
+        self._of_gpu: tuple[float, float] | None = None
+
+    def add(self, spec: objects.RequestSpec, count: int) -> None:
+        """Add a request for *count* GPUs."""
+        vcpus, memory_mib = self._of_gpu or (0.0, 0.0)
+        self._of_gpu = max(vcpus, spec.vcpus / count), max(memory_mib, spec.memory_mb / count)
+
+    def of_cards(self, cards: int, totals: Sequence[float]) -> list[float]:
+        """Return what one of the *cards* of a host with *totals* needs, at most its share."""
+        shares = [total / cards for total in totals]
+        return list(map(min, shares, self._of_gpu)) if self._of_gpu else shares
+
+
+def without_gpus(
+    hosts: Sequence[HostState], spec: objects.RequestSpec, needs: Needs
+) -> list[float]:
     """Return the weights of *hosts* for an instance without GPUs.
 
-    The weight is 1 for a host without GPUs. For the others it is from 1/2 to 0: a host is better
-    the more of its CPU and memory would be left, and the fewer of its GPUs are free, both as shares
-    of what it has. So the CPU and memory that the free GPUs need are used last on each host. A card
-    that is given in parts counts as free while it has room.
+    The weight is 1 for a host without GPUs. It is from 1/2 to 1/4 for a host that would have left
+    what its free GPUs need, and larger the more it would have beyond that. For any other host it is
+    below 1/4, and larger the fewer GPUs could be used then: so one host after another is filled,
+    and the others stay whole. A card that is given in parts counts as free while it has room.
     """
-    return [_without_gpus(host, spec) for host in hosts]
+    return [_without_gpus(host, spec, needs) for host in hosts]
 
 
-def _without_gpus(host: HostState, spec: objects.RequestSpec) -> float:
+def _without_gpus(host: HostState, spec: objects.RequestSpec, needs: Needs) -> float:
     report = _report(host)
     if report is None or not report.cards:
         return 1.0
-    left = min(amount.share for amount in host_reports.left(host, spec))
-    return _NO_FREE_GPU * (1 + left - report.free_cards / report.cards) / 2
+    amounts = host_reports.left(host, spec)
+    if any(amount.left < 0 for amount in amounts):
+        return 0.0
+    of_card = needs.of_cards(report.cards, [amount.total for amount in amounts])
+    pairs = [(amount, need) for amount, need in zip(amounts, of_card, strict=True) if need]
+    beyond = min((item.left - need * report.free_cards) / item.total for item, need in pairs)
+    if beyond >= 0:
+        return _NO_FREE_GPU * (1 + beyond) / 2
+    usable = min(item.left / need for item, need in pairs)
+    return _NO_FREE_GPU * (1 - usable / report.cards) / 2
 
 
 def _policy_first(weights: Sequence[float], policy: Sequence[int]) -> list[float]:

@@ -64,6 +64,10 @@ EXAMPLES = (
 )
 
 
+def weighed(hosts: Mapping[str, host_manager.HostState]) -> list[nova_weights.WeighedHost]:
+    return [nova_weights.WeighedHost(state, 0.0) for state in hosts.values()]
+
+
 class GPUWeigherTest(test.NoDBTestCase):
     def setUp(self) -> None:
         super().setUp()
@@ -106,6 +110,22 @@ class GPUWeigherTest(test.NoDBTestCase):
         self.assertEqual(
             {"A": 1000.0, "old": 500.0, "full": 500.0, "broken": 0.0, "without": 0.0}, weights
         )
+
+    def test_without_gpus_where_free_gpus_need_all(self) -> None:
+        """One host after another is broken up, until it is known that GPUs need less."""
+        weigher, hosts = GPUWeigher(), {name: self.named("A") for name in ("empty", "used", "full")}
+        for name, vcpus in (("used", 20), ("full", 100)):
+            hosts[name].vcpus_used = vcpus
+        spec = request_spec({})
+        weights = dict(zip(hosts, weigher.weigh_objects(weighed(hosts), spec), strict=True))
+        self.assertEqual(["used", "empty", "full"], sorted(hosts, key=weights.__getitem__)[::-1])
+        spec = request_spec({"gpus": "4"})
+        spec.flavor.vcpus, spec.flavor.memory_mb = 24, 4 * 4096
+        weigher.weigh_objects(weighed(hosts), spec)
+        weights = dict(
+            zip(hosts, weigher.weigh_objects(weighed(hosts), request_spec({})), strict=True)
+        )
+        self.assertEqual(["empty", "used", "full"], sorted(hosts, key=weights.__getitem__)[::-1])
 
     def test_multipliers(self) -> None:
         self.flags(gpu_weight_multiplier=5.0, gpu_host_weight_multiplier=2.0, group="gpu")
