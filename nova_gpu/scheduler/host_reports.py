@@ -54,19 +54,28 @@ class Amount:
         return max(self.left / self.total, 0.0) if self.total else 1.0
 
 
-def left(host: HostState, spec: objects.RequestSpec) -> tuple[Amount, Amount]:
+def used_mib(host: HostState) -> int:
+    """Return the memory in use on *host*, with what the host reserves for itself."""
+    return int(host.total_usable_ram_mb - host.free_ram_mb)
+
+
+def left(
+    host: HostState, spec: objects.RequestSpec, unreported: tuple[int, int] = (0, 0)
+) -> tuple[Amount, Amount]:
     """Return the vCPUs and the memory in MiB that *host* has, and would have left.
 
     Both are counted as Placement does: with the allocation ratio, without what the host reserves
     for itself, which Nova counts as used.
+
+    :param unreported: the vCPUs and MiB that will be in use on *host* and its record does not show
     """
     # Nova fills these in once it has read the host.
     vcpus = host.vcpus_total * (host.cpu_allocation_ratio or 1.0)
     memory_mib = host.total_usable_ram_mb * (host.ram_allocation_ratio or 1.0)
-    used_mib = host.total_usable_ram_mb - host.free_ram_mb
+    more_vcpus, more_mib = unreported
     return (
-        Amount(vcpus, vcpus - host.vcpus_used - spec.vcpus),
-        Amount(memory_mib, memory_mib - used_mib - spec.memory_mb),
+        Amount(vcpus, vcpus - host.vcpus_used - more_vcpus - spec.vcpus),
+        Amount(memory_mib, memory_mib - used_mib(host) - more_mib - spec.memory_mb),
     )
 
 

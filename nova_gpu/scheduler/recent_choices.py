@@ -23,7 +23,7 @@ from nova.scheduler.host_manager import HostState
 from nova_gpu.core.flavor.request import GPURequest, Request
 from nova_gpu.core.scheduling import fit
 from nova_gpu.core.scheduling.stats import Report
-from nova_gpu.scheduler import multi_create
+from nova_gpu.scheduler import host_reports, multi_create
 
 # A host reports within this time, because Nova's period is a minute.
 _LASTS_S = 90.0
@@ -243,6 +243,38 @@ class Choices:
     def lately(self, now: float) -> list[Choice]:
         # Iterate over a copy, because other threads may add choices meanwhile.
         return [choice for choice in self._made.copy() if now - choice.made_at < _LASTS_S]
+
+
+class Loads:
+    """The CPU and memory of the instances that this process sent to hosts in the last seconds."""
+
+    def __init__(self) -> None:
+        # By the host's UUID: when the last one was sent, and what is then in use: vCPUs, MiB
+        self._in_use: dict[str, tuple[float, int, int]] = {}
+        # The last instance of each request that was added
+        self._added: weakref.WeakKeyDictionary[objects.RequestSpec, str | None] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    def unreported(self, host: HostState) -> tuple[int, int]:
+        """Return how many vCPUs and MiB will be in use on *host* that its record does not show."""
+        sent_at, vcpus, memory_mib = self._in_use.get(host.uuid, (-_BURST_S, 0, 0))
+        if time.monotonic() - sent_at >= _BURST_S:
+            return 0, 0
+        return max(vcpus - host.vcpus_used, 0), max(memory_mib - host_reports.used_mib(host), 0)
+
+    def add(self, host: HostState, spec: objects.RequestSpec) -> None:
+        """Add the instance that *spec* asks for, which will be on *host*, unless it was added."""
+        instance_uuid = spec.instance_uuid if "instance_uuid" in spec else None
+        if instance_uuid == self._added.get(spec):  # weighed again, for its alternates
+            return
+        self._added[spec] = instance_uuid
+        vcpus, memory_mib = self.unreported(host)
+        self._in_use[host.uuid] = (
+            time.monotonic(),
+            host.vcpus_used + vcpus + spec.vcpus,
+            host_reports.used_mib(host) + memory_mib + spec.memory_mb,
+        )
 
 
 NOTHING = Taken(Choices())

@@ -35,7 +35,7 @@ from nova_gpu.scheduler import (
     recent_choices,
     requested_gpus,
 )
-from nova_gpu.scheduler.recent_choices import Choice, Taken
+from nova_gpu.scheduler.recent_choices import Choice, Loads, Taken
 
 # For an instance without GPUs, the weight of a host with GPUs of which none is free. The weight of
 # a host without GPUs is 1.
@@ -69,7 +69,7 @@ class GPUWeigher(weights.BaseHostWeigher):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self._choices = recent_choices.Choices()
-        self._needs = Needs()
+        self._loads, self._needs = Loads(), Needs()
 
     def weigh_objects(
         self, weighed_obj_list: Sequence[Any], weight_properties: objects.RequestSpec
@@ -83,22 +83,23 @@ class GPUWeigher(weights.BaseHostWeigher):  # type: ignore[misc]
         request = whole or vgpus
         policy = policy_ranks(hosts, weight_properties)
         if request is None:
-            raw = without_gpus(hosts, weight_properties, self._needs)
+            raw = without_gpus(hosts, weight_properties, self._needs, self._loads)
             multiplied = _multiplied(hosts, raw, "gpu_host_weight_multiplier")
-            return _policy_first(multiplied, policy) if policy else multiplied
+            if policy:
+                multiplied = _policy_first(multiplied, policy)
+            (first, *_) = _best(weighed_obj_list, multiplied)
+            self._loads.add(hosts[first], weight_properties)
+            return multiplied
         if isinstance(request, GPURequest):
             self._needs.add(weight_properties, request.count)
         taken = self._taken(request, weight_properties)
         wanted = cells.wanted(weight_properties, whole) if whole else None
         raw = with_gpus(hosts, request, taken, policy, wanted.distance if wanted else None)
         multiplied = _multiplied(hosts, raw, "gpu_weight_multiplier")
-        # Each pair has the sum of the weights of the weighers before. A weigher that runs later may
-        # change Nova's choice; what is done for the best hosts here is then done for others.
-        totals = [pair.weight + own for pair, own in zip(weighed_obj_list, multiplied, strict=True)]
-        order = heapq.nlargest(candidate_order.TRIED, range(len(hosts)), key=totals.__getitem__)
-        best = [hosts[place] for place in order]
+        best = [hosts[place] for place in _best(weighed_obj_list, multiplied)]
         if isinstance(request, GPURequest):
             candidate_order.sort(best, request, taken)
+        self._loads.add(best[0], weight_properties)
         self._note(best[0], request, weight_properties, taken)
         return multiplied
 
@@ -192,6 +193,16 @@ def with_gpus(
     return _in_steps(ranks)
 
 
+def _best(pairs: Sequence[Any], multiplied: Sequence[float]) -> list[int]:
+    """Return the places of the hosts with the largest sums of weights, the largest first.
+
+    Each pair has the sum of the weights of the weighers before. A weigher that runs later may
+    change Nova's choice; what is done for the best hosts here is then done for others.
+    """
+    totals = [pair.weight + own for pair, own in zip(pairs, multiplied, strict=True)]
+    return heapq.nlargest(candidate_order.TRIED, range(len(pairs)), key=totals.__getitem__)
+
+
 def policy_ranks(hosts: Sequence[HostState], spec: objects.RequestSpec) -> Sequence[int] | None:
     """Return the ranks of *hosts* by the soft policy of the instance's server group.
 
@@ -254,7 +265,7 @@ class Needs:
 
 
 def without_gpus(
-    hosts: Sequence[HostState], spec: objects.RequestSpec, needs: Needs
+    hosts: Sequence[HostState], spec: objects.RequestSpec, needs: Needs, loads: Loads
 ) -> list[float]:
     """Return the weights of *hosts* for an instance without GPUs.
 
@@ -263,14 +274,16 @@ def without_gpus(
     below 1/4, and larger the fewer GPUs could be used then: so one host after another is filled,
     and the others stay whole. A card that is given in parts counts as free while it has room.
     """
-    return [_without_gpus(host, spec, needs) for host in hosts]
+    return [_without_gpus(host, spec, needs, loads.unreported(host)) for host in hosts]
 
 
-def _without_gpus(host: HostState, spec: objects.RequestSpec, needs: Needs) -> float:
+def _without_gpus(
+    host: HostState, spec: objects.RequestSpec, needs: Needs, unreported: tuple[int, int]
+) -> float:
     report = _report(host)
     if report is None or not report.cards:
         return 1.0
-    amounts = host_reports.left(host, spec)
+    amounts = host_reports.left(host, spec, unreported)
     if any(amount.left < 0 for amount in amounts):
         return 0.0
     of_card = needs.of_cards(report.cards, [amount.total for amount in amounts])

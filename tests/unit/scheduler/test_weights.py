@@ -121,11 +121,25 @@ class GPUWeigherTest(test.NoDBTestCase):
         self.assertEqual(["used", "empty", "full"], sorted(hosts, key=weights.__getitem__)[::-1])
         spec = request_spec({"gpus": "4"})
         spec.flavor.vcpus, spec.flavor.memory_mb = 24, 4 * 4096
-        weigher.weigh_objects(weighed(hosts), spec)
+        weigher.weigh_objects(weighed({"elsewhere": self.named("B")}), spec)
         weights = dict(
             zip(hosts, weigher.weigh_objects(weighed(hosts), request_spec({})), strict=True)
         )
         self.assertEqual(["empty", "used", "full"], sorted(hosts, key=weights.__getitem__)[::-1])
+
+    def test_instances_on_their_way_count(self) -> None:
+        """Also those without GPUs, once, until the host's record has them."""
+        weigher, hosts = GPUWeigher(), {name: self.named("A") for name in ("one", "other")}
+        hosts["one"].vcpus_used = 20
+        spec = request_spec({})
+        spec.instance_uuid = uuidutils.generate_uuid()
+        for _ in range(2):  # again for its alternates
+            weigher.weigh_objects(weighed(hosts), spec)
+        loads = {name: weigher._loads.unreported(state) for name, state in hosts.items()}
+        self.assertEqual({"one": (spec.vcpus, spec.memory_mb), "other": (0, 0)}, loads)
+        hosts["one"].vcpus_used += spec.vcpus
+        hosts["one"].free_ram_mb -= spec.memory_mb
+        self.assertEqual((0, 0), weigher._loads.unreported(hosts["one"]))
 
     def test_multipliers(self) -> None:
         self.flags(gpu_weight_multiplier=5.0, gpu_host_weight_multiplier=2.0, group="gpu")
