@@ -90,6 +90,22 @@ def refuse(
     setting(instance, request, cards, roots, is_uefi=_is_uefi(instance), tree=tree)
 
 
+def has_room(
+    instance: objects.Instance,
+    request: FlavorRequest,
+    cards: Sequence[GPU],
+    roots: Roots,
+    *,
+    tree: bool,
+) -> bool:
+    """Return whether the guest has enough address space for its cards."""
+    try:
+        refuse(instance, request, cards, roots, tree=tree)
+    except exception.GuestUnfit:
+        return False
+    return True
+
+
 def with_io(instance: objects.Instance, cards: Sequence[GPU], roots: Roots) -> int:
     """Return how many of *cards* get I/O ports from the guest's firmware; 0 unless it is UEFI."""
     if not _is_uefi(instance):

@@ -56,7 +56,12 @@ def of(
     if request.guest_topology is GuestTopology.FLAT:
         return None
     if request.guest_topology is GuestTopology.AUTO and not (
-        tree.says_more(cards) or _tells_cells_apart(instance, cards)
+        tree.says_more(cards)
+        or (
+            _tells_cells_apart(instance, cards)
+            # In a tree the same cards take more address space.
+            and guest_address_space.has_room(instance, request, cards, roots, tree=True)
+        )
     ):
         return None
     host_tree = tree.of(cards) if "q35" in (machine_type or "") else None

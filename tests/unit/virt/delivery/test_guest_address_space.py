@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -59,6 +60,7 @@ class AddressSpaceTestCase(base.BaseTestCase):
     ) -> objects.Instance:
         flavor = objects.Flavor(extra_specs=extra_specs or {}, memory_mb=gib << 10)
         instance = objects.Instance(flavor=flavor, system_metadata={}, uuid=uuidsentinel.instance)
+        instance.numa_topology = None
         properties = objects.ImageMetaProps(**{"hw_machine_type": "q35", **image})
         self.useFixture(
             fixtures.MonkeyPatch(
@@ -230,6 +232,21 @@ class RefuseTest(AddressSpaceTestCase):
         self.assertSaid(256, "39 address bits", "ask for fewer, or for less memory")
         self.config.config(group="libvirt", cpu_mode="host-passthrough")
         self.assertSaid(256, "39 address bits")
+
+    def test_a_tree_takes_more(self) -> None:
+        """A guest with several cells has it where there is room, and starts without elsewhere."""
+        self.config.config(group="libvirt", cpu_mode="none")
+        self.make_host("26b9", 1, processors.EPYC)
+        held = [dataclasses.replace(card, numa_node=0) for card in self.cards()]
+        cells = [objects.InstanceNUMACell(id=node) for node in (0, 1)]
+        for word in ("flat", "auto", "required"):
+            specs = {"gpu:guest_topology": word}
+            instance = self.instance(16, specs, hw_firmware_type="uefi")
+            instance.numa_topology = objects.InstanceNUMATopology(cells=cells)
+            if word != "required":
+                self.refuse(instance, held)
+        with self.assertRaisesRegex(exception.GuestUnfit, "together they map 128 GiB"):
+            self.refuse(instance, held)
 
     def test_what_its_domain_cannot_have(self) -> None:
         """Some of it is known before its cards are."""

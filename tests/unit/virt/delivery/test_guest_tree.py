@@ -39,7 +39,7 @@ class GuestTreeTestCase(base.BaseTestCase):
 
     def instance(self, word: str | None = None, cells: Sequence[int] = ()) -> objects.Instance:
         specs = {} if word is None else {"gpu:guest_topology": word}
-        flavor = objects.Flavor(extra_specs=specs)
+        flavor = objects.Flavor(extra_specs=specs, memory_mb=1024)
         topology = None
         if cells:
             own = [objects.InstanceNUMACell(id=node) for node in cells]
@@ -96,6 +96,9 @@ class OfTest(GuestTreeTestCase):
         self.assertIn("too few bus numbers", self.refused(self.instance("required"), many, Q35))
 
     def test_one_node_of_several_cells(self) -> None:
+        self.with_io_bars(0)
+        self.host.add_gpu(str(ALONE.address), "10de", "2204")
+        self.image()
         unknown = dataclasses.replace(ALONE, numa_node=None)
         for cells, card, expected in (
             *(((), ALONE, None), ((0,), ALONE, None), ((0, 1), ALONE, tree.of([ALONE]))),
