@@ -12,6 +12,7 @@ import unittest
 from collections.abc import Mapping
 from typing import Any
 
+import fixtures
 from nova import exception as nova_exception
 from nova import objects
 from oslo_utils.fixture import uuidsentinel as uuids
@@ -231,6 +232,11 @@ class EntriesTest(unittest.TestCase):
 
 
 class RequestsTest(RequestFilterTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        # All are new instances.
+        self.useFixture(fixtures.MockPatchObject(objects.BuildRequest, "get_by_instance_uuid"))
+
     def test_each_request(self) -> None:
         self.assertIn("no host offers GPUs", self.fault(request_spec(_ONE)))
         zones = {"one": uuids.full, "two": uuids.full, "none": uuids.empty}
