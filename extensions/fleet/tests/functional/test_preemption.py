@@ -12,7 +12,7 @@ from osc_lib import exceptions
 
 from osc_gpu import capacity
 from osc_gpu_fleet import create, move_commands, preemption_candidates, retries, start
-from tests.functional import base, preempting, sdk
+from tests.functional import base, preempting, reported, sdk
 
 
 class PreemptionTest(preempting.Preempting):
@@ -74,6 +74,17 @@ class PreemptionTest(preempting.Preempting):
         self.assertRegex(
             message, "young stays: it has had its GPUs for [0-9]+ s, and keeps them 3600 s"
         )
+
+    def test_place_on_hosts_of_other_releases(self) -> None:
+        for name, change in reported.READABLE.items():
+            with self.subTest(name):
+                self.assertEqual(["stopped"], self.apply("two")[0])
+                self.refused({"os-start": None}, self.three)
+                reported.report_as(self, "host1", change)
+                self._delete_server(self.boot(self.two))
+                self.undo()
+                self._start_server(self.three)
+        self.assertUntouched(self.firm, self.one, self.young)
 
     def test_place_for_those_who_found_none(self) -> None:
         self.assertIn("no request waits for GPUs", self.apply()[1])
