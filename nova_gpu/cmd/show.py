@@ -17,7 +17,7 @@ from nova_gpu.virt.inventory.discovery import Discovery
 # Why facts may be unknown
 _UNKNOWN = {
     "memory_mib": "neither NVML nor [gpu]product tells it",
-    "uuid": "NVML does not tell it",
+    "uuid": "only NVIDIA's driver here tells it",
 }
 
 

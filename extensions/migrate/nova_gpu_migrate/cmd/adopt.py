@@ -286,7 +286,7 @@ def check_unchanged(before: Shadow, now: Shadow) -> None:
     }
     changed = {name: pair for name, pair in values.items() if pair[0] != pair[1]}
     if changed:
-        LOG.info("Changed since the host was read: %s", changed)
+        LOG.debug("Changed since the host was read: %s", changed)
         raise NotReady(
             f"the host has changed since it was read ({', '.join(changed)}); run this again"
         )
