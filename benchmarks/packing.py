@@ -137,7 +137,8 @@ class Cloud:
 
     def best(self) -> int:
         """Return on how many hosts it would fit if all instances were moved, or a few more."""
-        need, total = _vcpus(GPUS, GPUS), sum(state.vcpus_total for state in self.states.values())
+        need = _vcpus(GPUS, GPUS)
+        total = sum(int(state.vcpus_total) for state in self.states.values())
         by_gpus = math.ceil(sum(self.used.values()) / self.units)
         return min(len(self.states) - by_gpus, (total - sum(self.vcpus.values())) // need)
 
