@@ -48,11 +48,6 @@ class Amount:
     total: float
     left: float
 
-    @property
-    def share(self) -> float:
-        """What is left as a share of the total, from 0 to 1."""
-        return max(self.left / self.total, 0.0) if self.total else 1.0
-
 
 def used_mib(host: HostState) -> int:
     """Return the memory in use on *host*, with what the host reserves for itself."""
