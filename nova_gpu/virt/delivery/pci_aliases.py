@@ -14,9 +14,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from oslo_utils import strutils
-
 from nova_gpu.core import exception
+from nova_gpu.core.flavor import parsers
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
@@ -56,7 +55,10 @@ class _Spec:
         address = _address(tags.pop("address", None) or "*:*:*.*")
         for flag in _FLAGS:
             if tags.get(flag) is not None:
-                tags[flag] = str(strutils.bool_from_string(tags[flag], strict=True)).lower()
+                value = parsers.boolean(str(tags[flag]))
+                if value is None:
+                    raise ValueError(f"{flag} is {tags[flag]!r}, which is neither true nor false")
+                tags[flag] = str(value).lower()
         return cls(stated, (vendor_id, product_id), address, tags)
 
     def matches(self, ids: Sequence[str], addresses: Iterable[str]) -> bool:
@@ -64,9 +66,7 @@ class _Spec:
 
         Nova matches virtual functions by the address of their card if it has no placeholders.
         """
-        is_others = "devname" in self.tags or strutils.bool_from_string(
-            self.tags.get("remote_managed")
-        )
+        is_others = "devname" in self.tags or parsers.is_true(str(self.tags.get("remote_managed")))
         if is_others or not all(map(re.fullmatch, self.ids, ids)):
             return False
         own, *cards = (re.split("[:.]", address) for address in addresses)
