@@ -57,7 +57,7 @@ class _Spec:
             if tags.get(flag) is not None:
                 value = parsers.boolean(str(tags[flag]))
                 if value is None:
-                    raise ValueError(f"{flag} is {tags[flag]!r}, which is neither true nor false")
+                    raise ValueError(f"{flag} is {tags[flag]!r}; it is neither true nor false")
                 tags[flag] = str(value).lower()
         return cls(stated, (vendor_id, product_id), address, tags)
 
