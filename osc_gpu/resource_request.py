@@ -16,7 +16,8 @@ from typing import Any
 from urllib import parse
 
 import os_resource_classes as orc
-from oslo_utils import strutils
+
+from nova_gpu.core.flavor import parsers
 
 _KEY = re.compile(r"(resources|trait)([a-zA-Z0-9_-]{1,64})?:(.*)\n?")
 # The longest list of processors that is expanded
@@ -127,7 +128,7 @@ def _dedicated(vcpus: int, specs: Mapping[str, str]) -> frozenset[int]:
     """Return the numbers of the dedicated vCPUs under the policy ``mixed``."""
     if mask := specs.get("hw:cpu_dedicated_mask"):
         return _masked(vcpus, mask)
-    if strutils.bool_from_string(specs.get("hw:cpu_realtime")):
+    if parsers.is_true(specs.get("hw:cpu_realtime")):
         return _masked(vcpus, specs.get("hw:cpu_realtime_mask") or f"0-{vcpus - 1}")
     return frozenset()
 
@@ -158,7 +159,7 @@ def _defaults(size: Size, counted: set[str]) -> Iterator[tuple[str, int]]:
 
 
 def _properties(specs: Mapping[str, str]) -> Iterator[tuple[str, int]]:
-    if strutils.bool_from_string(specs.get("hw:mem_encryption")):
+    if parsers.is_true(specs.get("hw:mem_encryption")):
         yield orc.MEM_ENCRYPTION_CONTEXT, 1
     labels = filter(None, map(str.strip, specs.get("hw:pmem", "").split(",")))
     for label, count in collections.Counter(labels).items():
@@ -173,7 +174,7 @@ def _traits(specs: Mapping[str, str]) -> Iterator[str]:
         trait := _TPM_MODELS.get(specs.get("hw:tpm_model") or "tpm-tis")
     ):
         yield trait
-    if strutils.bool_from_string(specs.get("hw:mem_encryption")) and (
+    if parsers.is_true(specs.get("hw:mem_encryption")) and (
         trait := _ENCRYPTION_MODELS.get(specs.get("hw:mem_encryption_model") or "amd-sev")
     ):
         yield trait

@@ -245,12 +245,21 @@ class Choices:
         return [choice for choice in self._made.copy() if now - choice.made_at < _LASTS_S]
 
 
+class _Load(NamedTuple):
+    """An instance that was sent to a host, and what was in use there by the host's record."""
+
+    sent_at: float
+    vcpus: int
+    memory_mib: int
+    used_vcpus: int
+    used_mib: int
+
+
 class Loads:
     """The CPU and memory of the instances that this process sent to hosts in the last seconds."""
 
     def __init__(self) -> None:
-        # By the host's UUID: when the last one was sent, and what is then in use: vCPUs, MiB
-        self._in_use: dict[str, tuple[float, int, int]] = {}
+        self._by_host: dict[str, list[_Load]] = {}
         # The last instance of each request that was added
         self._added: weakref.WeakKeyDictionary[objects.RequestSpec, str | None] = (
             weakref.WeakKeyDictionary()
@@ -258,10 +267,12 @@ class Loads:
 
     def unreported(self, host: HostState) -> tuple[int, int]:
         """Return how many vCPUs and MiB will be in use on *host* that its record does not show."""
-        sent_at, vcpus, memory_mib = self._in_use.get(host.uuid, (-_BURST_S, 0, 0))
-        if time.monotonic() - sent_at >= _BURST_S:
+        loads = self._recent(host)
+        if not loads:
             return 0, 0
-        return max(vcpus - host.vcpus_used, 0), max(memory_mib - host_reports.used_mib(host), 0)
+        vcpus = sum(load.vcpus for load in loads) + loads[0].used_vcpus - host.vcpus_used
+        memory_mib = sum(load.memory_mib for load in loads) + loads[0].used_mib
+        return max(vcpus, 0), max(memory_mib - host_reports.used_mib(host), 0)
 
     def add(self, host: HostState, spec: objects.RequestSpec) -> None:
         """Add the instance that *spec* asks for, which will be on *host*, unless it was added."""
@@ -269,12 +280,13 @@ class Loads:
         if instance_uuid == self._added.get(spec):  # weighed again, for its alternates
             return
         self._added[spec] = instance_uuid
-        vcpus, memory_mib = self.unreported(host)
-        self._in_use[host.uuid] = (
-            time.monotonic(),
-            host.vcpus_used + vcpus + spec.vcpus,
-            host_reports.used_mib(host) + memory_mib + spec.memory_mb,
-        )
+        used = host.vcpus_used, host_reports.used_mib(host)
+        load = _Load(time.monotonic(), spec.vcpus, spec.memory_mb, *used)
+        self._by_host[host.uuid] = [*self._recent(host), load]
+
+    def _recent(self, host: HostState) -> list[_Load]:
+        loads = self._by_host.get(host.uuid, ())
+        return [load for load in loads if time.monotonic() - load.sent_at < _BURST_S]
 
 
 NOTHING = Taken(Choices())

@@ -258,7 +258,7 @@ class Needs:
         vcpus, memory_mib = self._of_gpu or (0.0, 0.0)
         self._of_gpu = max(vcpus, spec.vcpus / count), max(memory_mib, spec.memory_mb / count)
 
-    def of_cards(self, cards: int, totals: Sequence[float]) -> list[float]:
+    def of_card(self, cards: int, totals: Sequence[float]) -> list[float]:
         """Return what one of the *cards* of a host with *totals* needs, at most its share."""
         shares = [total / cards for total in totals]
         return list(map(min, shares, self._of_gpu)) if self._of_gpu else shares
@@ -286,13 +286,13 @@ def _without_gpus(
     amounts = host_reports.left(host, spec, unreported)
     if any(amount.left < 0 for amount in amounts):
         return 0.0
-    of_card = needs.of_cards(report.cards, [amount.total for amount in amounts])
+    of_card = needs.of_card(report.cards, [amount.total for amount in amounts])
     pairs = [(amount, need) for amount, need in zip(amounts, of_card, strict=True) if need]
-    beyond = min((item.left - need * report.free_cards) / item.total for item, need in pairs)
-    if beyond >= 0:
-        return _NO_FREE_GPU * (1 + beyond) / 2
-    usable = min(item.left / need for item, need in pairs)
-    return _NO_FREE_GPU * (1 - usable / report.cards) / 2
+    surplus = min((item.left - need * report.free_cards) / item.total for item, need in pairs)
+    if surplus >= 0:
+        return _NO_FREE_GPU * (1 + surplus) / 2
+    usable_cards = min(item.left / need for item, need in pairs)
+    return _NO_FREE_GPU * (1 - usable_cards / report.cards) / 2
 
 
 def _policy_first(weights: Sequence[float], policy: Sequence[int]) -> list[float]:

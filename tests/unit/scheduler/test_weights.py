@@ -4,6 +4,7 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Mapping, Sequence
 
+import fixtures
 from nova import objects, test
 from nova.scheduler import host_manager
 from nova.scheduler import weights as nova_weights
@@ -14,7 +15,7 @@ from nova_gpu.core.scheduling import stats
 from nova_gpu.core.scheduling.stats import GroupStats
 from nova_gpu.core.topology import topology
 from nova_gpu.core.topology.topology import Islands
-from nova_gpu.scheduler import host_reports
+from nova_gpu.scheduler import host_reports, recent_choices
 from nova_gpu.scheduler.weights import GPUWeigher
 from tests.fixtures import cards
 from tests.fixtures.cloud_gpus import request_spec
@@ -140,6 +141,17 @@ class GPUWeigherTest(test.NoDBTestCase):
         hosts["one"].vcpus_used += spec.vcpus
         hosts["one"].free_ram_mb -= spec.memory_mb
         self.assertEqual((0, 0), weigher._loads.unreported(hosts["one"]))
+
+    def test_an_instance_that_never_comes_is_forgotten(self) -> None:
+        """Also where others follow it all the time."""
+        clock = self.useFixture(fixtures.MockPatchObject(recent_choices.time, "monotonic")).mock
+        loads, state = recent_choices.Loads(), self.named("A")
+        for now, vcpus in ((0.0, 7), (6.0, 1), (12.0, 2)):
+            clock.return_value = now
+            spec = request_spec({})
+            spec.instance_uuid, spec.flavor.vcpus = uuidutils.generate_uuid(), vcpus
+            loads.add(state, spec)
+        self.assertEqual(3, loads.unreported(state)[0])
 
     def test_multipliers(self) -> None:
         self.flags(gpu_weight_multiplier=5.0, gpu_host_weight_multiplier=2.0, group="gpu")
