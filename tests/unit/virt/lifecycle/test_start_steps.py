@@ -54,6 +54,14 @@ class StartingTest(StartsTestCase):
         self.assertEqual(devices([ONE, PART]), self.ledger.now.had_by(instance.uuid))
         self.assertIn(f"Starting with GPUs {ONE}, {PART}", self.log.output)
 
+    def test_devices_that_a_period_has_counted_are_new(self) -> None:
+        """One may come before the start of an evacuated guest: Nova prepares its network first."""
+        instance = self.compute.instance({"gpus": "1"}, (self.whole, ONE))
+        self.compute.period()
+        self.assertEqual(devices([ONE]), self.ledger.now.counted_for(instance.uuid))
+        with self.starts.starting(instance, Kind.EVACUATION) as start:
+            self.assertEqual(devices([ONE]), start.new if start else None)
+
     def test_what_its_guest_is_told(self) -> None:
         """Whole cards first. Where it finds them is known of those in a tree."""
         both = {"gpus": "2", "vgpus": "1"}
