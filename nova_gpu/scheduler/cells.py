@@ -28,7 +28,7 @@ from nova_gpu.core.scheduling import fit, no_valid_host, rank
 from nova_gpu.core.scheduling.stats import Report
 from nova_gpu.core.topology import affinity
 from nova_gpu.core.topology.affinity import Affinity, Counts, Policy, Sockets
-from nova_gpu.scheduler import host_reports, placement
+from nova_gpu.scheduler import host_reports, multi_create, placement
 from nova_gpu.scheduler.recent_choices import Choice
 
 LOG = logging.getLogger(__name__)
@@ -72,6 +72,7 @@ class GuestCells:
 
         :param sent: the instances that the host has not claimed for yet, which come before it
         """
+        host = multi_create.as_read(host)
         for other in sent:
             host, report = _after(host, report, other)
         is_known = report.nodes is not None and host.numa_topology is not None

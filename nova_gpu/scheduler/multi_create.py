@@ -7,6 +7,7 @@ counts each choice in the host states that it holds in memory for that request.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
 
 from nova import context as nova_context
@@ -41,6 +42,19 @@ def to_create(ctxt: nova_context.RequestContext, spec: objects.RequestSpec) -> i
 def on(host: HostState) -> int:
     """Return for how many instances of the current request Nova has chosen *host* so far."""
     return max(int(host.num_instances) - int(host.stats.get("num_instances", 0)), 0)
+
+
+def as_read(host: HostState) -> HostState:
+    """Return *host* with the NUMA topology that it had before the current request.
+
+    Nova counts the cells of the instances so far in it, which the recent choices have, too.
+    """
+    if not on(host):
+        host.nova_gpu_topology = host.numa_topology
+        return host
+    before = copy.copy(host)
+    before.numa_topology = getattr(host, "nova_gpu_topology", host.numa_topology)
+    return before
 
 
 def note_refused(hosts: Iterable[HostState]) -> None:

@@ -192,6 +192,19 @@ class CellsTest(test.NoDBTestCase):
             host_names.append(best.obj.host)
         self.assertEqual(["packed", "free"], host_names)
 
+    def test_cells_of_one_request_count_once(self) -> None:
+        """Nova counts those of the instances so far in the host state."""
+        hosts = [self.host(name, EVEN, (4, 4)) for name in "ab"]
+        weigher, host_names, spec = GPUWeigher(), list[str](), self.spec(1)
+        spec.num_instances, spec.pci_requests = 4, None
+        handler = nova_weights.HostWeightHandler()
+        for _ in range(4):
+            spec.instance_uuid = uuidutils.generate_uuid()
+            best, *_ = handler.get_weighed_objects([weigher], hosts, spec)
+            best.obj.consume_from_request(spec)
+            host_names.append(best.obj.host)
+        self.assertEqual(1, len(set(host_names)))
+
     def test_a_claim_of_many_cells_is_not_predicted(self) -> None:
         """Where they no longer fit, all orders of eight cells on twelve nodes would be tried."""
         gpu_request = request.of({"gpus": "4"}).whole
