@@ -25,7 +25,7 @@ class ListCommands(command.Command):
         for point in sorted(metadata.entry_points(group=_GROUP), key=lambda point: point.name):
             made = point.load()(self.app, self.app_args)
             usage = argparse.HelpFormatter(point.name.replace("_", " "), width=_WIDTH)
-            actions = made.get_parser("")._actions
+            actions = made.get_parser("")._actions  # argparse has no other list of them
             required = [action for action in actions if action.required]
             optional = [
                 action for action in actions if not (action.required or action.option_strings)

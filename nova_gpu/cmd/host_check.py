@@ -291,6 +291,9 @@ def text(findings: list[Finding]) -> str:
         if sentences and alike != finding.address:
             sentences = [f"    and all that is said of {alike}"]
         lines += sentences
+    if len(findings) > 1:
+        refused = ", ".join(finding.address for finding in findings if finding.obstacles)
+        lines.append(f"Cards: {len(findings)}; cannot be given to a guest: {refused or 'none'}")
     return printable.lines("\n".join(lines))
 
 

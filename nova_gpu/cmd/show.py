@@ -16,7 +16,7 @@ from nova_gpu.virt.inventory.discovery import Discovery
 
 # Why facts may be unknown
 _UNKNOWN = {
-    "memory_mib": "neither NVML nor [gpu]product tells it",
+    "memory_mib": "only NVIDIA's NVML and [gpu]product tell it",
     "uuid": "only NVIDIA's driver here tells it",
 }
 

@@ -101,7 +101,6 @@ ELSEWHERE = {
     "it is misspelt, or its extension is not installed": (
         "tests/unit/scheduler/test_request_filter.py"
     ),
-    "a line feed ends its name": "tests/functional/test_quota.py",
     "the instance asks for no device of Nova's own": "tests/unit/scheduler/test_request_filter.py",
 }
 _SPOT = {"gpus": "1", "gpu:preemptible": "30m"}
@@ -159,6 +158,11 @@ FLAVORS: tuple[tuple[str, dict[str, str], Mapping[str, str | None]], ...] = (
         "its request group asks for no resource",
         _ONE | {f"trait1:{FERMI}": "required"},
         {f"trait1:{FERMI}": None, f"trait:{FERMI}": "required"},
+    ),
+    (
+        "a line feed ends its name",
+        {"resources:PGPU\n": "1"},
+        {"resources:PGPU\n": None, "resources:PGPU": "1"},
     ),
     (
         "does not have gpu:topology",

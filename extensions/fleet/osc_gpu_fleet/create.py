@@ -43,16 +43,17 @@ class CreateServer(base_command.ShowOne):
             parser.description = self.get_description()
             base_command.add_timeout(parser)
             for action in parser._actions:  # argparse has no other way to hide what is refused
-                if action.dest == "max":
+                if action.dest in ("min", "max"):
                     action.help = argparse.SUPPRESS
         retries.add_options(parser, _FOR_S)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        if getattr(parsed_args, "max", None) not in (None, 1):
-            raise exceptions.CommandError(
-                "--max is not possible: retries create one server at a time"
-            )
+        for option in ("min", "max"):
+            if getattr(parsed_args, option, None) not in (None, 1):
+                raise exceptions.CommandError(
+                    f"--{option} is not possible: retries create one server at a time"
+                )
         parsed_args.wait = False  # this command waits for the build itself
         self._connection = self.connection(parsed_args)
         self._made: set[str] = set()

@@ -292,8 +292,9 @@ def _could(possible: Capacity) -> Sequence[Any]:
 
 
 def _reasons(answers: Iterable[Answer]) -> Iterator[Any]:
-    counted = collections.Counter(answer.reason for answer in answers).most_common()
+    parts = (part for answer in answers for part in answer.reason.split("; "))
+    counted = collections.Counter(parts).most_common()
     for reason, count in counted[:_MOST_REASONS]:
         yield E.li(f"{count} {'host' if count == 1 else 'hosts'}: ", _text(reason))
     if others := counted[_MOST_REASONS:]:
-        yield E.li(f"{sum(count for _, count in others)} hosts: other reasons")
+        yield E.li(f"other reasons: {len(others)}")

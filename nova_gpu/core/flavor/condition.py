@@ -222,7 +222,8 @@ def parse_number(key: str, text: str) -> Quantity:
     """Parse the condition on a number that the extra spec *key* states as *text*."""
 
     def refused(reason: str) -> exception.InvalidExtraSpec:
-        return exception.InvalidExtraSpec(key, text, reason, ALLOWED_NUMBERS)
+        unit = ", in MiB" if key.endswith("_mib") else ""
+        return exception.InvalidExtraSpec(key, text, reason, f"{ALLOWED_NUMBERS}{unit}")
 
     # ">=40960" is what most people write.
     match = re.fullmatch(r"\s*([^\s0-9]*)\s*(\S*)\s*", text)

@@ -166,3 +166,4 @@ class HostCheckTest(base.HostTestCase):
         host.add_gpu("0000:82:00.0", "1002", "74a1", class_code=0x120000)
         host.split("0000:82:00.0", 8, "CPX")
         self.assertEqual(1, self.check(0).count("it is partitioned (CPX): a container gets the"))
+        self.assertIn("\nCards: 2; cannot be given to a guest: none\n", self.check(0))

@@ -240,12 +240,19 @@ def _groups(groups: tuple[ShadowGroup, ...]) -> str:
 
 
 def _cards(cards: tuple[ShadowCard, ...]) -> str:
-    lines = []
+    """Return a line for each sentence about cards, and for each provider of stock Nova."""
+    addresses: dict[str, list[str]] = {}
     for card in cards:
         steps = [step for step in (card.start, card.release, card.cleaning) if step]
         what = f"would not be offered: {card.reason}" if card.reason else "; ".join(steps)
-        lines.append(f"{card.gpu.address}: {what or 'would be offered in parts'}")
-        lines += [f"    {name} is stock Nova's provider of it" for name in card.providers]
+        alike = addresses.setdefault(what or "would be offered in parts", [])
+        alike.append(str(card.gpu.address))
+    lines = [f"{', '.join(alike)}: {what}" for what, alike in addresses.items()]
+    lines += [
+        f"{name} is stock Nova's provider of {card.gpu.address}"
+        for card in cards
+        for name in card.providers
+    ]
     return "\n".join(lines)
 
 

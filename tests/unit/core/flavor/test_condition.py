@@ -100,7 +100,7 @@ class QuantityTest(unittest.TestCase):
         for text in ("", ">=", "lots", "40 GiB", "0", "-1", "> 5", "!= 5", ">= 1 2", "1.5", "1e3"):
             with self.subTest(text=text), self.assertRaises(exception.InvalidExtraSpec) as caught:
                 condition.parse_number("gpu:memory_mib", text)
-            for part in ("gpu:memory_mib", repr(text), condition.ALLOWED_NUMBERS):
+            for part in ("gpu:memory_mib", repr(text), condition.ALLOWED_NUMBERS, ", in MiB"):
                 self.assertIn(part, str(caught.exception))
 
 

@@ -79,6 +79,13 @@ class AnswerTest(unittest.TestCase):
                 "drained; 4 GPUs asked for, 3 of 8 free",
             ),
             ([asked(1)], host(), 0, "it has no GPUs"),
+            (
+                [asked(2), asked(2)],
+                host(group(3)),
+                0,
+                "its free GPUs do not serve all request groups of the flavor",
+            ),
+            ([asked(2), asked(1)], host(group(3)), 1, "no more GPUs"),
         ):
             with self.subTest(asked=parts, host=there):
                 (answer,) = capacity.answers(parts, SMALL, [there])

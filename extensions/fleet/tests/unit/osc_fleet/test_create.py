@@ -73,6 +73,7 @@ class CreateTest(unittest.TestCase):
 
             def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
                 parser = argparse.ArgumentParser(prog_name)
+                parser.add_argument("--min", type=int)
                 parser.add_argument("--max", type=int)
                 return parser
 
@@ -132,12 +133,17 @@ class CreateTest(unittest.TestCase):
             message,
         )
         self.assertEqual({"s4"}, set(nova.there))
+        self.assertIn(
+            "mine (s1) is still being built after 3600 s; see openstack server event list s1",
+            self.refusal(_Nova("BUILD")),
+        )
 
     def test_what_is_no_lack_of_gpus(self) -> None:
         nova = _Nova(NONE, "Image is gone")
         self.assertEqual("mine (s2): Image is gone", self.refusal(nova))
         self.assertEqual({"s2"}, set(nova.there))
-        self.assertIn("--max", self.refusal(nova, "--max", "2"))
+        for option in ("--min", "--max"):
+            self.assertIn(f"{option} is not possible", self.refusal(nova, option, "2"))
         never = NONE.replace("failed: ", f"failed: {exception.FINAL}")
         self.assertEqual(f"mine (s1): {never}", self.refusal(_Nova(never)))
         self.assertEqual([], self.slept[1:])

@@ -26,6 +26,7 @@ _HELD = UsageRecord("5f7c", "first", "ACTIVE", "p1", "", _PROVIDER, 2)
 _ANSWERS = (
     Answer("host1", 2, 5, 7, "no more GPUs"),
     Answer("host2", 0, 0, 8, "2 GPUs asked for, 0 of 8 free"),
+    Answer("host3", 0, 0, 8, "drained; 2 GPUs asked for, 0 of 8 free"),
 )
 _CAPACITY = Capacity("cg1.xlarge", "2 GPUs", _ANSWERS)
 _FLEET = FleetReport((_PROVIDER,), (_HELD,), (_CAPACITY,))
@@ -75,4 +76,5 @@ class PageTest(unittest.TestCase):
         self.assertEqual("first 5f7c", texts(text, "//*[@id='instances']//td")[0])
         could = texts(text, "//*[@id='capacity']//td")
         self.assertEqual(["cg1.xlarge", "2 GPUs", "2", "1"], could[:4])
-        self.assertIn("1 host:  2 GPUs asked for, 0 of 8 free", could[4])
+        self.assertIn("2 hosts:  2 GPUs asked for, 0 of 8 free", could[4])
+        self.assertIn("1 host:  drained", could[4])

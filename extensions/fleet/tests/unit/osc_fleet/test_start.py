@@ -11,7 +11,7 @@ from unittest import mock
 from openstack import exceptions as sdk_exc
 from osc_lib import exceptions
 
-from osc_gpu_fleet import start
+from osc_gpu_fleet import retries, start
 
 NONE_FREE = (
     "on host1: the instance gave its GPUs back, and gets none now: 1 GPU asked "
@@ -31,7 +31,9 @@ class _Nova:
         specs: Mapping[str, str] = GIVES,
         details: str | None = None,
     ) -> None:
-        self.status, self.task_state = status, None
+        self.status = status
+        self.task_state: str | None = None
+        self.working: str | None = None
         self.fault: Mapping[str, str] | None = None
         self.done: list[str] = []
         self._becomes, self._specs, self._details = becomes, specs, details
@@ -60,7 +62,7 @@ class _Nova:
         if isinstance(outcome, Exception):
             raise outcome
         message = "Error" if outcome == self.status else None
-        self.status = outcome
+        self.status, self.task_state = outcome, self.working
         events = [{"details": self._details}]
         self._last = SimpleNamespace(
             action=action, message=message, start_time=1, request_id="req", events=events
@@ -147,3 +149,10 @@ class StartTest(unittest.TestCase):
         nova.task_state = "rebuilding"
         self.assertIn("mine is SHUTOFF, busy with rebuilding; look at", self.refused(nova))
         self.assertEqual([], nova.done)
+        nova = _Nova({"start": "ACTIVE"})
+        nova.working = "powering-on"
+        with mock.patch.object(retries, "time", self.clock):
+            message = self.refused(nova)
+        self.assertIn("Nova is still busy with powering-on after 3600 s; look at", message)
+        nova.task_state = None
+        self.start(nova)

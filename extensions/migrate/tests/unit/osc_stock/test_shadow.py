@@ -171,3 +171,10 @@ class FilesTest(ShadowTestCase):
                     "is not the output of this version's nova-gpu shadow; write it",
                     self.refusal(self.file(content)),
                 )
+
+    def test_of_no_json_and_of_one_host_twice(self) -> None:
+        good = self.file(host("host1", instance("i1", "one", A2, BUSY), a2=A2))
+        self.assertIn("is of the host host1, as a file before it is", self.refusal(good, good))
+        wrong = self.file([])
+        pathlib.Path(wrong).write_text("+----+\n")
+        self.assertIn("is not JSON (", self.refusal(wrong))

@@ -13,7 +13,8 @@ class TextTest(unittest.TestCase):
         for part in (
             "nova-gpu would offer:",
             "node1_gpu_10de_25b6_pci",
-            "0000:3b:00.0: it is bound; it is reset\n    node1_0000:3B:00.0 is stock Nova's",
+            "0000:3b:00.0: it is bound; it is reset\n",
+            "node1_0000:3B:00.0 is stock Nova's provider of 0000:3b:00.0\n",
             "0000:5e:00.0: would not be offered: it is shared; use a slot",
             "0000:5e:00.0: would be offered in parts",
             "pci_passthrough:alias=a2:N says to nova-gpu: gpus='= N', gpu:model='s== A2'",
