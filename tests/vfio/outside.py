@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 LOST = 70
 _BOOT = "boot.json"
-_LIMIT_S = 3600.0
+_LIMIT_S = 4200.0
 
 
 _Show = Callable[[str], None]
