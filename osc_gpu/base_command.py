@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -16,6 +17,8 @@ from requests import adapters
 from nova_gpu.core import printable
 
 TIMEOUT_S = 60
+# After so long a terminal sees that the command works.
+_SILENT_S = 5.0
 # A thousand years in seconds are no deadline, and select(2) refuses them.
 _MOST_S = 24 * 3600
 
@@ -58,11 +61,17 @@ class Command(command.Command):
 
         :raises CommandError: what :meth:`take_action` raises, with a text that is safe to print
         """
+        timer = threading.Timer(_SILENT_S, self.say, ["asking Nova and Placement ..."])
+        timer.daemon = True
+        if self.app.stderr.isatty():
+            timer.start()
         try:
             status: int = super().run(parsed_args)
         except exceptions.CommandError as e:
             e.args = tuple(printable.within(list(e.args)))
             raise
+        finally:
+            timer.cancel()
         return status
 
 

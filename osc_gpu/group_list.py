@@ -153,12 +153,8 @@ class ListGroups(base_command.Lister):
     ) -> tuple[Sequence[str], Iterable[tuple[Any, ...]]]:
         connection = self.connection(parsed_args)
         providers = read(connection, on_host=parsed_args.host)
-        if parsed_args.host is not None and not providers:
-            there = sorted({provider.host for provider in read(connection, reserved=False)})
-            raise exceptions.CommandError(
-                f"Placement has no GPUs of a host {parsed_args.host}; "
-                f"{_hint(parsed_args.host, there)}"
-            )
+        if not providers:
+            refuse_unknown(connection, parsed_args.host)
         return _OF_GROUPS, (
             (
                 *(
@@ -193,6 +189,20 @@ def is_wanted(provider: Provider, parsed_args: argparse.Namespace) -> bool:
     return not parsed_args.arch or names.word(parsed_args.arch) in names.known_values(
         names.TRAIT_ARCHITECTURE, provider.group.traits
     )
+
+
+def refuse_unknown(connection: Any, host: str | None) -> None:
+    """Refuse the value of ``--host`` that a command found nothing of, if it is no host with GPUs.
+
+    :raises CommandError: with the most similar host
+    """
+    if host is None:
+        return
+    there = sorted({provider.host for provider in read(connection, reserved=False)})
+    if host not in there:
+        raise exceptions.CommandError(
+            f"Placement has no GPUs of a host {host}; {_hint(host, there)}"
+        )
 
 
 def _hint(host: str, there: Sequence[str]) -> str:

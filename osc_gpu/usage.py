@@ -87,6 +87,8 @@ class ShowUsage(base_command.Lister):
             if (not wanted or use.project in wanted)
             and parsed_args.host in (None, use.provider.host)
         ]
+        if not uses:
+            group_list.refuse_unknown(connection, parsed_args.host)
         gpus, vgpus = sum(use.gpus for use in uses), sum(use.vgpus for use in uses)
         self.say(
             f"GPUs in use: {gpus}; vGPUs: {vgpus}; projects: {len({use.project for use in uses})}."

@@ -35,9 +35,10 @@ class HostsTest(ShownTestBase):
         self.assertEqual(groups[1:2], of_kepler)
         self.assertEqual(1, len(self.values(host_list.ListHosts, "--arch", "kepler")))
         for name, text in (("hots2", "; did you mean host2?"), ("nosuch", "the 2 hosts")):
-            refused = self.refusal(group_list.ListGroups, "--host", name)
-            self.assertIn(f"Placement has no GPUs of a host {name}; ", refused)
-            self.assertIn(text, refused)
+            for of_host in (group_list.ListGroups, usage.ShowUsage):
+                refused = self.refusal(of_host, "--host", name)
+                self.assertIn(f"Placement has no GPUs of a host {name}; ", refused)
+                self.assertIn(text, refused)
         service = self.computes["host2"].service_ref.uuid
         self.admin_api.put_service(service, {"status": "disabled", "disabled_reason": "repair"})
         off = "disabled: repair"

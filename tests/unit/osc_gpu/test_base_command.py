@@ -4,16 +4,19 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import socket
 import threading
 import time
 import unittest
 from collections.abc import Iterator
 from types import SimpleNamespace
+from typing import Any
+from unittest import mock
 
 from osc_lib import exceptions
 
-from osc_gpu import explain, group_list, usage
+from osc_gpu import base_command, explain, group_list, usage
 from tests.functional import sdk
 
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"
@@ -42,18 +45,26 @@ def silent(begin: bytes = b"") -> Iterator[tuple[str, list[socket.socket]]]:
                 connection.close()
 
 
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def _cloud(url: str) -> Any:
+    return SimpleNamespace(
+        api=SimpleNamespace(project_id="p", base_url=f"{url}/v2.1"),
+        placement=SimpleNamespace(fixture=SimpleNamespace(endpoint=url)),
+    )
+
+
 class SilentServiceTest(unittest.TestCase):
     def refusal(self, command: type, url: str, *arguments: str) -> str:
         """Within minutes, as the test itself would wait for ever otherwise"""
-        cloud = SimpleNamespace(
-            api=SimpleNamespace(project_id="p", base_url=f"{url}/v2.1"),
-            placement=SimpleNamespace(fixture=SimpleNamespace(endpoint=url)),
-        )
         errors: list[BaseException] = []
 
         def run() -> None:
             try:
-                sdk.run(cloud, command, *arguments, "--timeout", "0.5")
+                sdk.run(_cloud(url), command, *arguments, "--timeout", "0.5")
             except BaseException as e:
                 errors.append(e)
 
@@ -83,3 +94,13 @@ class SilentServiceTest(unittest.TestCase):
     def test_an_answer_that_stops_in_the_midst(self) -> None:
         with silent(_HEAD) as (url, _):
             self.assertIn("did not answer", self.refusal(group_list.ListGroups, url))
+
+    def test_a_terminal_sees_that_it_works(self) -> None:
+        for stderr, text in ((_Terminal(), "asking Nova and Placement ...\n"), (io.StringIO(), "")):
+            with silent() as (url, _), mock.patch.object(base_command, "_SILENT_S", 0.1):
+                app, made, parsed = sdk.prepare(
+                    _cloud(url), group_list.ListGroups, "--timeout", "0.5"
+                )
+                app.stderr = stderr
+                self.assertRaises(exceptions.CommandError, made.run, parsed)
+            self.assertEqual(text, stderr.getvalue())

@@ -111,6 +111,7 @@ class QueryTest(RequestFilterTestCase):
             instance_with_flavor.return_value = None
             message = "gpu:of_an_extension='1': it is misspelt, or its extension is not installed"
             self.assertIn(f"{exception.FINAL}flavor property {message}", self.refusal(specs))
+            self.taken(self.run_filter({"gpus": "= 2"}))  # as the page on refused requests advises
 
     def test_they_run_first_and_last_and_once(self) -> None:
         import nova_gpu.scheduler.filters  # noqa: F401
