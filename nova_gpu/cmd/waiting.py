@@ -49,21 +49,21 @@ def within(deadline_s: float) -> Callable[[Callable[[], Any]], Any]:
     All calls use one thread because eventlet, if Nova uses it, answers only the thread that called
     first.
     """
-    worker = _Worker()
+    worker = Worker()
 
     def ask(read: Callable[[], Any]) -> Any:
         nonlocal worker
         answer: futures.Future[Any] = futures.Future()
         worker.calls.put((read, answer))
         if not futures.wait([answer], deadline_s).done:
-            worker = _Worker()
+            worker = Worker()
             raise TimeoutError(f"no answer within {deadline_s:g} s")
         return answer.result()
 
     return ask
 
 
-class _Worker:
+class Worker:
     """A thread, and the queue of its calls, each with the future of its answer."""
 
     def __init__(self) -> None:

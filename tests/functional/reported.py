@@ -43,5 +43,7 @@ def _more(group: dict[str, Any]) -> dict[str, Any]:
 READABLE: Mapping[str, _Change] = {
     "older": lambda now: {key: now[key] for key in ("v", "hypervisor", "groups")},
     "first": lambda now: now | {"v": 1, "groups": [_first(g) for g in now["groups"]]},
-    "newer": lambda now: now | {"more": [], "groups": [_more(g) for g in now["groups"]]},
+    "newer": lambda now: (
+        now | {"more": [], "release": "99", "groups": [_more(g) for g in now["groups"]]}
+    ),
 }

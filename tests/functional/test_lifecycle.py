@@ -6,6 +6,8 @@ doc/source/reference/operations.csv says which other tests there are.
 
 from __future__ import annotations
 
+import contextlib
+import io
 from unittest import mock
 
 from keystoneauth1 import exceptions as ks_exc
@@ -13,6 +15,8 @@ from lxml import etree
 from nova.objects import host_mapping
 from nova.scheduler.client import report
 
+from nova_gpu.cmd import exporter, this_host
+from nova_gpu.virt.inventory import discovery
 from tests.functional import base, kvm
 
 
@@ -115,3 +119,47 @@ class KVMLifecycleTest(kvm.KVMServersTestBase):
         self.period()
         self._reboot_server(self.server, hard=True)
         self.assertGPUs(self.server, self.mine)
+
+    def test_class_of_another_release(self) -> None:
+        """It stays at Placement after the way back from the release that counts it."""
+        name, (group,) = "CUSTOM_GPU_SLICE", self.groups().values()
+        self.placement.put(f"/resource_classes/{name}", None, version="1.7")
+        url = f"/resource_providers/{group}/inventories"
+        inventories = self.placement.get(url).body
+        inventories["inventories"][name] = inventories["inventories"]["PGPU"]
+        self.placement.put(url, inventories)
+        url = f"/allocations/{self.server['id']}"
+        consumer = self.placement.get(url, version="1.28").body
+        consumer["allocations"][group]["resources"][name] = 1
+        self.placement.put(url, consumer, version="1.28")
+        self.restart_host("host1")
+        self.boot(self.gpu_flavor(1))
+        self.assertAsBefore(used=3)
+
+    def metrics(self) -> dict[str, float]:
+        sources, output = self.sources(), io.StringIO()
+        own = mock.patch.object(this_host, "Reader", return_value=sources.libvirt)
+        state = self._state_of("host1")
+        with self.on("host1"), state, own, contextlib.redirect_stdout(output):
+            self.assertEqual(0, exporter.main(sources.discovery, "", once=True))
+        lines = [line for line in output.getvalue().splitlines() if not line.startswith("#")]
+        return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+
+    def test_what_an_operator_is_paged_for(self) -> None:
+        """A host whose GPUs nova-compute does not see, and nothing that a tenant's image does"""
+        period, free = "nova_gpu_period_timestamp_seconds", "nova_gpu_free"
+        self.period()
+        before = self.metrics()
+        self.assertEqual(2, before[free])
+        with mock.patch.object(discovery.Discovery, "find", side_effect=ZeroDivisionError):
+            self.one_period()
+        self.assertIn("none free", self.boot_refused(self.gpu_flavor(1)))
+        after = self.metrics()
+        self.assertEqual((before[period], 1), (after[period], after["nova_gpu_up"]))
+        self.period()
+        self.assertLess(before[period], self.metrics()[period])
+
+        self.flags(hw_machine_type=[], group="libvirt")
+        self.boot(self.gpu_flavor(1), expected_state="ERROR")
+        failed = [name for name, value in self.metrics().items() if "failures" in name and value]
+        self.assertEqual([True], ['cause="request"' in name for name in failed], failed)

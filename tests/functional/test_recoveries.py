@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
+from nova import objects
 from nova.compute import task_states
 
 from tests.fixtures import economy
@@ -40,3 +43,21 @@ class RecoveriesTest(kvm.KVMServersTestBase):
         self.perform(server, "reboot", "ACTIVE", {"type": "HARD"})
         self.assertEqual(1, len(self.recorded(server)))
         self.periods(2)  # a claim gets what the failed move had from then on
+
+    def test_moves_that_failed_again_and_again(self) -> None:
+        """Nova keeps their records until their instance is deleted."""
+        server = self.boot(self.gpu_flavor(1), host="host2")
+        for _ in range(20):
+            objects.Migration(
+                self.context,
+                instance_uuid=server["id"],
+                status="error",
+                migration_type="live-migration",
+                source_compute="host1",
+                source_node="host1",
+                dest_compute="host2",
+            ).create()
+        real = objects.Instance.get_by_uuid
+        with mock.patch.object(objects.Instance, "get_by_uuid", side_effect=real) as spy:
+            self.one_period("host1")
+        self.assertLessEqual(spy.call_count, 3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from nova import objects
 
+from nova_gpu.cmd import reports
 from nova_gpu.core.scheduling import stats
 from tests.functional import base, celled, reported, scheduling
 
@@ -119,6 +120,8 @@ class ReleasesTest(scheduling.SchedulingTestBase):
         for name, change in reported.READABLE.items():
             with self.subTest(name):
                 reported.report_as(self, "host1", change)
+                (line,) = reports.other_releases()
+                self.assertIn("host1: ", line)
                 self.assertEqual("host1", self.host_of(server := self.boot(two)))
                 self._delete_server(server)
         # One that says the same in another way cannot be read, until the scheduler is upgraded.
@@ -126,6 +129,7 @@ class ReleasesTest(scheduling.SchedulingTestBase):
         self.assertIn("No valid host", self.boot_refused(two))
         self.assertEqual("host1", self.host_of(self.boot(self.flavor())))
         self.period()
+        self.assertEqual([], reports.other_releases())
         self.assertEqual("host1", self.host_of(self.boot(two)))
 
     def test_moves_between_releases(self) -> None:
