@@ -24,8 +24,9 @@ from nova_gpu.virt.inventory.discovery import Discovery
 from nova_gpu_cardlife import tests_of_cards
 from nova_gpu_cardlife.cmd import retest
 from nova_gpu_cardlife.host import records
-from tests.fixtures import hosts, pci
+from tests.fixtures import hosts, pci, vgpu
 from tests.fixtures.compute import Compute
+from tests.unit.cardlife.test_verdict import DISCOVERY, SOFTWARE, diag, result
 
 ONE, OTHER, NEW = "0000:03:00.0", "0000:04:00.0", "0000:d8:00.0"
 PASS = """echo '{"overall_severity": "PASS"}'"""
@@ -292,6 +293,58 @@ class InstanceTest(_ServiceTestCase):
             nova_exception.ComputeResourcesUnavailable,
         )
         self.assertRaises(refused, self.compute.spawn, self.instance(ONE))
+
+
+class DividedCardTest(_ServiceTestCase):
+    """A card of vGPUs, of which an instance has one"""
+
+    def test_tested_when_no_instance_has_a_part(self) -> None:
+        self.host.add_gpu(NEW, "10de", "1bb3", driver="nvidia")
+        vgpu.add_types(self.host, NEW, vgpu.TESLA_P4)
+        self.compute.config(group="gpu", vgpu_types=["nvidia-64"])
+        self.switch_on(card_test_leave_free=0, card_test_at_once=3)
+        provider = self.compute.provider("1bb3", "nvidia-64")
+
+        def reserved() -> int:
+            return int(self.compute.tree.data(provider).inventory["VGPU"]["reserved"])
+
+        self.assertEqual(4, reserved())
+        instance = self.compute.instance({"gpus": "= 1"}, (provider, f"{NEW}/nvidia-64/0"))
+        for _ in range(3):
+            self.period()
+        self.assertEqual(["PASS", "PASS", "UNTESTED"], [*map(self.state, (ONE, OTHER, NEW))])
+        del self.compute.instances[instance.uuid]
+        self.assertTrue(any(self.period() and self.state(NEW) == "TESTING" for _ in range(4)))
+        self.assertEqual(4, reserved())
+        self.period()
+        self.assertEqual(("PASS", 0), (self.state(NEW), reserved()))
+
+
+class DcgmiTest(_ServiceTestCase):
+    def test_cards_of_nvidias_driver(self) -> None:
+        """Others are tested without it."""
+        self.host.bind(ONE, "nvidia")
+        path = self.host.root / "bin"
+        path.mkdir()
+        answer = diag(SOFTWARE, ("Hardware", "memory", [result("Fail", 1, "bad row")]))
+        dcgmi = path / "dcgmi"
+        dcgmi.write_text(
+            f"#!/bin/sh\necho $* >> {path}/called\n[ $1 = diag ] && echo '{answer}' && exit 226\n"
+            f"cat <<'X'\n{DISCOVERY.replace('3B', '03')}X\n"
+        )
+        dcgmi.chmod(0o755)
+        for name, substitute in (
+            ("nova_gpu_cardlife.privsep.tests._PATH", f"{path}:/usr/bin:/bin"),
+            ("nova_gpu.host.clean_command._distrust", lambda *_: None),
+        ):
+            self.useFixture(fixtures.MonkeyPatch(name, substitute))
+        self.switch_on("dcgmi", "2", card_test_leave_free=0, card_test_at_once=2)
+        self.period()
+        self.assertEqual((2, 1), self.period())
+        self.assertIn("verdict CRITICAL: memory: bad row; repair", self.reason(ONE))
+        self.assertEqual("PASS", self.state(OTHER))
+        called = (path / "called").read_text()
+        self.assertEqual("discovery -l\ndiag -r 2 -j -i 1\n", called)
 
 
 class BusTest(_ServiceTestCase):
