@@ -125,7 +125,7 @@ class SwitchedOnTest(_ServiceTestCase):
 
     def test_a_test_without_a_verdict_takes_one_card(self) -> None:
         self.write("echo engine is down >&2; exit 2")
-        self.switch_on()
+        self.switch_on(card_test_leave_free=0)
         for _ in range(6):
             self.assertEqual((2, 1), self.period())
         self.assertEqual(["UNKNOWN", "UNTESTED"], [self.state(ONE), self.state(OTHER)])
@@ -277,6 +277,8 @@ class InstanceTest(_ServiceTestCase):
         self.switch_on()
         self.assertEqual((2, 1), self.inventory())  # ONE is announced
         instance = self.instance(ONE)
+        self.period()
+        self.assertEqual("UNTESTED", self.state(ONE))
         self.compute.spawn(instance)
         self.period()
         self.assertEqual("UNTESTED", self.state(ONE))
