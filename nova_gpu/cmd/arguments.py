@@ -35,15 +35,16 @@ def _address(text: str) -> str:
     return f"0000:{text}" if _WITHOUT_DOMAIN.fullmatch(text) else text
 
 
+def add_address(parser: Any) -> None:
+    text = "PCI address, such as 0000:88:00.0 or 88:00.0"
+    parser.add_argument("address", metavar="ADDRESS", type=_address, help=text)
+
+
 def add_commands(subparsers: Any) -> None:
     """Add the parsers of all ``nova-gpu`` commands, with their options, to *subparsers*."""
 
     def add(within: Any, name: str, module: str, text: str, *, formats: bool = True) -> Any:
         return add_command(within, name, f"nova_gpu.cmd.{module}", text, formats=formats)
-
-    def add_address(parser: Any) -> None:
-        text = "PCI address, such as 0000:88:00.0 or 88:00.0"
-        parser.add_argument("address", metavar="ADDRESS", type=_address, help=text)
 
     text = "list this host's GPUs, which of them are offered to instances, and why others are not"
     add(subparsers, "list", "cards", text)

@@ -105,6 +105,7 @@ def read(discovery: Discovery, watch: monitor.Watch | None = None) -> list[Card]
         others,
         of_all(Source.DIVISION, linked),
         failed_starts.of_cards(gpus, parts, discovery.roots),
+        discovery.kept_back(gpus),
     )
     left = [gpu for gpu in gpus if gpu.address not in reasons.keys() | parts.keys()]
     reasons |= host_check.unavailable(discovery, left)

@@ -4,6 +4,9 @@
 An extension imports the rest of the project. The rest imports no extension and knows none by name:
 it loads what the installed ones offer as entry points of these groups.
 
+``nova_gpu.card_gates``
+    A function that returns a :class:`nova_gpu.virt.card_gates.Gate`, or ``None``, called with the
+    roots and, in nova-compute, a function that identifies cards.
 ``nova_gpu.closing_traits``
     Traits of compute nodes that get no new instances with GPUs, each a
     :class:`nova_gpu.core.placement.closing_trait.ClosingTrait`. The client loads them, too.

@@ -28,6 +28,7 @@ class Source(enum.Enum):
     instances. ``SETS``: the sets of the card's board. ``IN_USE``: processes of the host.
     ``BINDING``: the binding to vfio-pci. ``BUS``: the card on the PCI bus. ``XID``: the kernel's
     log. ``STARTS``: earlier starts of guests. ``PROOF``: the record that the card was cleaned.
+    ``GATE``: what an extension does with the card first. ``TEST``: a test of the card.
     ``SERVICE``: nova-compute's own knowledge, which is incomplete.
     """
 
@@ -42,6 +43,8 @@ class Source(enum.Enum):
     STARTS = enum.auto()
     PROOF = enum.auto()
     QUARANTINE = enum.auto()
+    GATE = enum.auto()
+    TEST = enum.auto()
     SERVICE = enum.auto()
 
 
@@ -59,8 +62,8 @@ class Unavailable:
 
     @property
     def is_fault(self) -> bool:
-        """Whether the card is broken, as the PCI bus or NVML shows it."""
-        return self.source in (Source.BUS, Source.NVML)
+        """Whether the card is broken, as the PCI bus, NVML or a test shows it."""
+        return self.source in (Source.BUS, Source.NVML, Source.TEST)
 
 
 Reasons: TypeAlias = tuple[Unavailable, ...]

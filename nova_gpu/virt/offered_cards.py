@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from oslo_log import log as logging
 
-from nova_gpu.core import exception, unavailability
+from nova_gpu.core import device, exception, unavailability
 from nova_gpu.core.unavailability import Source, Unavailable
 from nova_gpu.virt.health.monitor import Watch
 from nova_gpu.virt.health.xids import Xids
@@ -19,6 +19,7 @@ from nova_gpu.virt.lifecycle.proofs import Proofs
 from nova_gpu.virt.lifecycle.releases import Releases
 from nova_gpu.virt.lifecycle.vgpus import VGPUs
 from nova_gpu.virt.reporter import Reporter
+from nova_gpu.virt.usage.ledger import Ledger
 
 LOG = logging.getLogger(__name__)
 
@@ -69,6 +70,7 @@ class Cards:
             self.releases.unavailable(),
             self.watch.look(gpus),
             self.vgpus.division.unprepared,
+            self.discovery.kept_back(gpus),
         )
         self.xids.forget(gpus)
         self.vgpus.cards.judge(of_cards)
@@ -99,6 +101,38 @@ class Cards:
         self.vgpus.keep_failed()
         faulty = self.xids.unavailable(self.vgpus.cards.look.cards.values())
         self.vgpus.cards.reserve_parts(Source.XID, faulty)
+
+    def step_gates(self, ledger: Ledger) -> None:
+        """Let extensions go on with what they do with idle cards before new instances get them."""
+        if not self.discovery.gates:
+            return
+        shared = self.vgpus.cards.look.cards
+        reasons = {
+            a: own
+            for g in self.card_inventory.groups().values()
+            for a, own in g.unavailable.items()
+        }
+        reasons |= {address: card.reasons for address, card in shared.items()}
+        cards = {card.address: card for card in self.card_inventory.cards()}
+        cards |= {address: card.gpu for address, card in shared.items()}
+        now = ledger.now
+        used = now.taken() | now.used | now.counted() | now.started()
+        busy = {device.card_of(device.function(item), cards) for item in used}
+        idle = [
+            card
+            for address, card in cards.items()
+            if address not in busy
+            and all(own.source in (Source.GATE, Source.TEST) for own in reasons.get(address, ()))
+        ]
+        quarantined = [
+            address
+            for address, own in reasons.items()
+            if any(reason.source is Source.QUARANTINE for reason in own)
+        ]
+        for gate in self.discovery.gates:
+            further = gate.step(idle, quarantined, ledger)
+            self.card_inventory.reserve(further)
+            self.vgpus.cards.reserve(further)
 
     def withhold(self) -> None:
         """Offer no card and no vGPU to new instances until :meth:`look` succeeds."""

@@ -189,6 +189,7 @@ class Periods:
                 if not starting:  # at the start Nova has not read its instances yet
                     self.stops.counting.tracker.forgive_builds(self.stops.host.get_hostname())
                     self._settle_moves()
+                    self.cards.step_gates(self.ledger)
                     self.lost_reasons.write()
                     self.stops.settle(self.ledger.now)
                 self.reconciliation.look()

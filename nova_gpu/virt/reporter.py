@@ -23,8 +23,9 @@ from nova_gpu.virt.usage.ledger import Owner, Snapshot
 
 LOG = logging.getLogger(__name__)
 
-# The quarantine and the cleaning have reported reasons from these sources already.
-_TOLD = (Source.QUARANTINE, Source.PROOF)
+# The quarantine and the cleaning have reported reasons from these sources already, and a card that
+# waits for an extension has no fault.
+_TOLD = (Source.QUARANTINE, Source.PROOF, Source.GATE)
 
 
 class Reporter:
@@ -94,8 +95,10 @@ class Reporter:
         for address, reason in sorted(now - self._former_reasons, key=lambda item: item[0]):
             card = cards[address]
             if address in groups:
-                is_news = any(reason.source in _TOLD for reason in unavailable.get(address, ()))
-                self._changed(card, reason, owners.get(address), is_told=is_news)
+                # A gate's reason may be newer than the look.
+                own = (*unavailable.get(address, ()), *((reason,) if reason else ()))
+                is_told = any(item.source in _TOLD for item in own)
+                self._changed(card, reason, owners.get(address), is_told=is_told)
             elif reason is not None:
                 LOG.warning("GPU %s (%s) is not offered: %s", address, _name(card), reason)
         self._former_reasons, self._known = now, known

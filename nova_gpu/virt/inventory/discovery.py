@@ -31,6 +31,7 @@ from nova_gpu.host.pci import consoles, direct_links, discovery, identity, selec
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import quarantine
 from nova_gpu.host.vgpu import gim, virtual_functions
+from nova_gpu.virt import card_gates
 from nova_gpu.virt.delivery.deliveries import Deliveries
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
 from nova_gpu.virt.delivery.open_cards import OpenCards
@@ -96,6 +97,7 @@ class Discovery:
         self._ledger = ledger
         self.joined_cards = JoinedCards(self.deliveries.sets, self.roots, serves=ledger is not None)
         self._open_cards = OpenCards(self.roots)
+        self.gates = card_gates.load(self.roots, self.identities if ledger else None)
         self._nvml_facts: Mapping[PciAddress, nvml.NvmlFacts] = {}
 
     def find(self) -> tuple[GPU, ...]:
@@ -212,6 +214,10 @@ class Discovery:
 
     def quarantined(self, gpus: Iterable[GPU]) -> dict[PciAddress, Reasons]:
         return quarantine.unavailable(self.quarantine, gpus, self.roots, self.identities)
+
+    def kept_back(self, gpus: Collection[GPU]) -> dict[PciAddress, Reasons]:
+        """Return why extensions keep cards from new instances, by address."""
+        return unavailability.merge(*(gate.kept_back(gpus) for gate in self.gates))
 
     def identities(self, gpus: Iterable[GPU]) -> Mapping[PciAddress, identity.Identity]:
         """Return the facts that identify each card, such as its serial number, by address.

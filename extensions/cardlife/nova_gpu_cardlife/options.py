@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The [gpu] options about tests of cards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from oslo_config import cfg
+
+# Values of card_test that are no path
+BUS, DCGMI = "bus", "dcgmi"
+
+OPTS: Sequence[cfg.Opt] = (
+    cfg.MultiStrOpt(
+        "card_test",
+        default=[],
+        help="""
+How nova-compute tests a card before new instances get it. Unset: cards are not tested.
+
+* ``bus``: whether the card answers on the PCI bus, has all its BARs, the width of its link, and no
+  fatal PCIe errors. It takes no time and needs no driver.
+* ``dcgmi``, and as a second value the level from 1 to 4: NVIDIA's ``dcgmi diag`` of DCGM 4, for
+  cards that NVIDIA's driver has; ``bus`` for all others. A level takes from seconds (1) to more
+  than an hour (4).
+* A program of yours: the option once for its absolute path and once for each argument, in this
+  order. The card's address (``0000:88:00.0``) is added as the last argument. There is no shell. It
+  runs as root in ``/``, with the environment of ``[gpu]clean_command``. It prints one JSON object,
+  whose ``overall_severity`` is ``PASS``, ``INFO`` or ``WARNING`` with the exit status 0, or
+  ``CRITICAL`` or ``UNKNOWN`` with 1, as NVIDIA's Health Validation does, and may have a
+  ``summary``. Only root may own and be able to write the program and all folders above it.
+
+Each of them begins with the test ``bus``. A card is tested while no instance has it: when it is new
+on the host, comes out of quarantine, has another driver or firmware, or ``nova-gpu test`` was run;
+and from time to time with ``[gpu]card_test_days``. Until it passes with ``PASS``, ``INFO`` or
+``WARNING``, new instances do not get it.
+
+Related options:
+
+* ``[gpu]card_test_timeout``, ``[gpu]card_test_at_once``
+* ``[gpu]card_test_days``, ``[gpu]card_test_leave_free``
+""",
+    ),
+    cfg.IntOpt(
+        "card_test_timeout",
+        default=1800,
+        min=1,
+        max=86400,
+        help="""
+Seconds allowed for one test of a card. A test that takes longer is killed with its process group,
+and new instances do not get the card.
+
+Related options:
+
+* ``[gpu]card_test``
+""",
+    ),
+    cfg.IntOpt(
+        "card_test_at_once",
+        default=1,
+        min=1,
+        help="""
+How many cards of the host are tested at the same time.
+
+Related options:
+
+* ``[gpu]card_test``
+""",
+    ),
+    cfg.IntOpt(
+        "card_test_days",
+        default=0,
+        min=0,
+        help="""
+Days after which a card that passed its test is tested again, while it is free. 0: never.
+
+Related options:
+
+* ``[gpu]card_test_leave_free``
+""",
+    ),
+    cfg.IntOpt(
+        "card_test_leave_free",
+        default=1,
+        min=0,
+        help="""
+How many free cards of the same product remain for new instances while cards that are offered are
+tested: those that ``[gpu]card_test_days`` makes due, and those that the host had when
+``[gpu]card_test`` was first set. They are tested one by one, and none while a test on the host has
+given no verdict. With 0 the last free card is tested as well.
+
+Related options:
+
+* ``[gpu]card_test_days``
+""",
+    ),
+)

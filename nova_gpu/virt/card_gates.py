@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The interface to extensions that keep cards from new instances until something has been done."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from nova_gpu.core import extensions
+from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.unavailability import Reasons
+from nova_gpu.host.roots import Roots
+from nova_gpu.host.state.quarantine import Identities
+
+if TYPE_CHECKING:
+    from nova_gpu.virt.usage.ledger import Ledger
+
+
+class Gate(Protocol):
+    """What keeps cards back, for nova-compute and for the commands."""
+
+    def kept_back(self, cards: Collection[GPU]) -> Mapping[PciAddress, Reasons]:
+        """Return why new instances do not get some of *cards*, which are all of the host.
+
+        The sources of the reasons are ``GATE`` and ``TEST``. In the commands nothing is changed.
+        """
+
+    def step(
+        self, idle: Collection[GPU], quarantined: Collection[PciAddress], ledger: Ledger
+    ) -> Mapping[PciAddress, Reasons]:
+        """Go on with the work on cards; return further reasons, in force at once.
+
+        nova-compute calls it in each period but its first, after :meth:`kept_back`. It must not
+        take long. A card of which it returns a reason is reserved in Placement before the next
+        call, so that only then no instance gets it.
+
+        :param idle: the cards that no instance has and that no other reason keeps back
+        """
+
+
+def load(roots: Roots, identities: Identities | None) -> list[Gate]:
+    """Return the gates of the host that are switched on.
+
+    :param identities: read the identifiers of cards; ``None`` in commands
+    :raises InvalidOption: if the value of an option is invalid
+    """
+    gates = (make(roots, identities) for make in extensions.load("nova_gpu.card_gates"))
+    return [gate for gate in gates if gate is not None]
