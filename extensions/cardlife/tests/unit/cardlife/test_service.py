@@ -117,6 +117,7 @@ class SwitchedOnTest(_ServiceTestCase):
         self.assertEqual((2, 0), self.period())
         self.assertEqual(["PASS", "PASS"], [self.state(ONE), self.state(OTHER)])
         self.assertEqual((2, 0), self.period())
+        self.assertNotIn("is not given to instances", self.log.output)  # no fault is reported
 
     def test_the_last_free_card_is_not_tested(self) -> None:
         self.switch_on(card_test_leave_free=2)
