@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 class Gate(Protocol):
     """What keeps cards back, for nova-compute and for the commands."""
 
+    def load(self) -> None:
+        """Import what is needed later, here and in the privileged process."""
+
     def kept_back(self, cards: Collection[GPU]) -> Mapping[PciAddress, Reasons]:
         """Return why new instances do not get some of *cards*, which are all of the host.
 

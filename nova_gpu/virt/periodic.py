@@ -110,6 +110,8 @@ class Periods:
         nova_gpu.privsep.load()
         if self._has_groups():
             nova_gpu.privsep.loading.load()
+            for gate in self.cards.discovery.gates:
+                gate.load()
 
     def _other_service(self) -> str | None:
         """Return why another nova-compute gives this host's GPUs to guests already, or may."""

@@ -85,8 +85,8 @@ Related options:
         help="""
 How many free cards of the same product remain for new instances while cards that are offered are
 tested: those that ``[gpu]card_test_days`` makes due, and those that the host had when
-``[gpu]card_test`` was first set. They are tested one by one, and none while a test on the host has
-given no verdict. With 0 the last free card is tested as well.
+``[gpu]card_test`` was first set. None of them is chosen while a test on the host has given no
+verdict. With 0 the last free card is tested as well.
 
 Related options:
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import pathlib
 import shutil
@@ -14,7 +15,7 @@ from oslo_log import log as logging
 
 import nova_gpu_cardlife.privsep
 from nova_gpu.conf import CONF, NOVAS
-from nova_gpu.core import boundary, exception
+from nova_gpu.core import boundary, exception, printable
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.unavailability import Reasons, Source, Unavailable
 from nova_gpu.host.nvidia import nvml
@@ -32,6 +33,8 @@ LOG = logging.getLogger(__name__)
 
 # How many lines of a test's output are logged at most, the last ones
 _LINES = 100
+# And how much of each
+_LINE = printable.MOST_OF_A_LINE
 
 
 def folder() -> pathlib.Path:
@@ -43,10 +46,13 @@ def of_host(roots: Roots, identities: quarantine.Identities | None) -> Gate | No
 
     :param identities: read the identifiers of cards; ``None`` in commands
     :raises InvalidOption: in nova-compute, if ``[gpu]card_test`` is invalid
+    :raises ValueError: in nova-compute, if another option of the tests is
     """
     if not CONF.gpu.card_test:
         return None
     if identities:
+        for option in options.OPTS:
+            CONF.gpu[option.name]  # a wrong number ends the start, and not each period
         nova_gpu_cardlife.privsep.tests.command()
     return TestedCards(roots, identities)
 
@@ -59,13 +65,24 @@ class TestedCards:
         self._folder = folder()
         self._running: dict[PciAddress, contextlib.ExitStack] = {}
         self._chosen: frozenset[PciAddress] = frozenset()
-        self._cards: Mapping[PciAddress, gate.Idle] = {}
+        self._is_on = False
+        self._cards: dict[PciAddress, gate.Idle] = {}
+
+    def load(self) -> None:
+        nova_gpu_cardlife.privsep.tests.load()
 
     def kept_back(self, cards: Collection[GPU]) -> Mapping[PciAddress, Reasons]:
         if self._identities:
             self._collect()
-        if not self._folder.exists() and not (self._identities and self._switch_on(cards)):
+        if self._is_on:  # without the folder no card has a record
+            with contextlib.suppress(OSError):
+                self._folder.mkdir(mode=0o755, exist_ok=True)
+        elif not self._identities:
+            if not os.path.exists(self._folder):  # or it is in a folder that is closed to the user
+                return {}
+        elif not self._folder.exists() and not self._switch_on(cards):
             return {}
+        self._is_on = self._identities is not None
         seen = quarantine.see(cards, self._roots, self._identities)
         reasons: dict[PciAddress, Reasons] = {}
         states: dict[PciAddress, gate.Idle] = {}
@@ -100,8 +117,6 @@ class TestedCards:
 
         Return whether that could be written; if not, it is tried again in the next period.
         """
-        if not cards:
-            return False
         draft = self._folder.with_suffix(".new")
         try:
             with contextlib.suppress(FileNotFoundError):
@@ -144,7 +159,10 @@ class TestedCards:
 
     def _choose(self, cards: Mapping[PciAddress, gate.Idle], room: int) -> list[PciAddress]:
         days, leave_free = CONF.gpu.card_test_days, CONF.gpu.card_test_leave_free
-        return gate.choose(cards, room, time.time(), days=days, leave_free=leave_free)
+        is_unsure = any(card.is_unsure for card in self._cards.values())  # also one that is broken
+        return gate.choose(
+            cards, room, time.time(), days=days, leave_free=leave_free, is_unsure=is_unsure
+        )
 
     def _is_due(self, address: PciAddress) -> bool:
         card = self._cards[address]
@@ -156,10 +174,11 @@ class TestedCards:
         with contextlib.ExitStack() as stack:
             try:
                 stack.enter_context(ledger.clean(card.address))
+                former = records.read(self._folder, card.address)
                 self._write(self._folder, card, gate.Record(gate.TESTING, "", time.time()))
             except exception.DeviceUnavailable:
                 return  # an instance was faster
-            except OSError as error:
+            except (OSError, ValueError) as error:
                 LOG.error("Cannot write the record of the test of GPU %s: %s", card.address, error)
                 return
             LOG.info("GPU %s is being tested", card.address)
@@ -172,10 +191,21 @@ class TestedCards:
                     return
                 except exception.DeviceUnavailable as error:
                     LOG.warning("%s. The next period tries it again.", error)
+                    self._restore(card.address, former)
                     return
                 except boundary.Failure as error:
                     outcome = Outcome(Verdict.UNKNOWN, f"its test did not begin: {error}")
             self._end(card.address, outcome)
+
+    def _restore(self, address: PciAddress, former: Tested | None) -> None:
+        """Write the record from before a test that did not begin."""
+        try:
+            if former:
+                records.write(self._folder, address, former)
+            else:
+                records.remove(self._folder, address)
+        except OSError as error:
+            LOG.error("Cannot write the record of the test of GPU %s: %s", address, error)
 
     def _has_program(self, card: GPU) -> bool:
         first = CONF.gpu.card_test[0]
@@ -195,7 +225,7 @@ class TestedCards:
                 continue
             name, text, output = answer
             for line in output.splitlines()[-_LINES:]:
-                LOG.info("Test of GPU %s: %s", address, line)
+                LOG.info("Test of GPU %s: %s", address, printable.printable(line, _LINE))
             self._end(address, Outcome(Verdict(name), text))
             self._running.pop(address).close()
 
@@ -208,5 +238,7 @@ class TestedCards:
                 record = gate.Record(outcome.verdict.value, outcome.text, time.time())
                 ended = Tested(record, tested.product, tested.versions, tested.seen)
                 records.write(self._folder, address, ended)
+                if address in self._cards:
+                    self._cards[address] = dataclasses.replace(self._cards[address], record=record)
         except (OSError, ValueError) as error:
             LOG.error("Cannot write the verdict on GPU %s, will test it again: %s", address, error)

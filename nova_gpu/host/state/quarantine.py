@@ -131,7 +131,7 @@ def unavailable(
 ) -> dict[PciAddress, Reasons]:
     """Return why those of *cards* that are in quarantine are not available, by address.
 
-    If the folder of entries cannot be read, all cards count as in quarantine.
+    If the folder of entries cannot be read, none of the cards is available.
     """
     gpus = tuple(cards)
     try:
@@ -139,7 +139,8 @@ def unavailable(
     except OSError as error:
         unread = f"its quarantine entry cannot be read: {error}"
         remedy = f"make {folder} readable for nova-compute"
-        return {card.address: _reasons(unread, remedy) for card in gpus}
+        # None of them is known to be in quarantine.
+        return {card.address: (Unavailable(unread, remedy, Source.SERVICE),) for card in gpus}
     reasons_by_card = {}
     for record in entries.values():
         if record.cleaning:

@@ -22,9 +22,13 @@ def run(command: Any, _: list[str]) -> int:
     if card not in {gpu.address for gpu in this_host.discover().find()}:
         print(f"nova-gpu: this host has no GPU {card} to be tested.", file=sys.stderr)
         return 1
-    if not tests_of_cards.folder().exists():
-        print("nova-gpu: nova-compute has not begun to test GPUs; restart it.", file=sys.stderr)
+    try:
+        if not tests_of_cards.folder().exists():
+            print("nova-gpu: nova-compute has not begun to test GPUs; restart it.", file=sys.stderr)
+            return 1
+        records.remove(tests_of_cards.folder(), card)
+    except OSError as error:
+        print(f"nova-gpu: {card}: {error.strerror}; run this command as root.", file=sys.stderr)
         return 1
-    records.remove(tests_of_cards.folder(), card)
     print(f"GPU {card} is tested when no instance has it, and offered if it passes.")
     return 0

@@ -26,6 +26,8 @@ _STATES = (UNTESTED, TESTING, *(verdict.value for verdict in Verdict))
 # How long after a test without a verdict the next one begins
 RETRY_S = 3600.0
 _DAY_S = 86400.0
+# After every time that a clock says, and before the last one that datetime knows
+_NEVER = 1e11
 _WAIT = "nova-compute tests it while no instance has it ([gpu]card_test)"
 _NEW = Unavailable("it has not passed a test on this host", _WAIT, Source.GATE)
 CHOSEN = Unavailable("its test begins in the next period", _WAIT, Source.GATE)
@@ -42,6 +44,8 @@ class Record:
     def __post_init__(self) -> None:
         if self.state not in _STATES or not isinstance(self.text, str):
             raise ValueError(f"no state of a test is called {self.state}")
+        if not 0 <= self.since < _NEVER:
+            raise ValueError(f"no test was at {self.since}")
 
     @property
     def sells(self) -> bool:
@@ -113,6 +117,10 @@ class Idle:
     def is_offered(self) -> bool:
         return self.record is not None and self.record.sells and not self.changed
 
+    @property
+    def is_unsure(self) -> bool:
+        return self.record is not None and self.record.state == Verdict.UNKNOWN.value
+
 
 def choose(
     cards: Mapping[PciAddress, Idle],
@@ -121,16 +129,19 @@ def choose(
     *,
     days: int,
     leave_free: int,
+    is_unsure: bool = False,
 ) -> list[PciAddress]:
     """Return up to *room* of the idle *cards* to be tested, those that are kept back first.
 
     Of the offered ones *leave_free* of each product stay, and none is tested while another one's
     test gave no verdict: a test that cannot judge takes one card and not all.
+
+    :param is_unsure: whether a card of the host that is not idle has such a test
     """
     dues = {address: due(c.record, c.changed, now, days) for address, c in cards.items()}
     chosen = sorted(address for address, which in dues.items() if which is Due.KEPT_BACK)[:room]
     free = Counter(card.product for card in cards.values() if card.is_offered)
-    if any(c.record and c.record.state == Verdict.UNKNOWN.value for c in cards.values()):
+    if is_unsure or any(card.is_unsure for card in cards.values()):
         return chosen
     candidates = (address for address, which in dues.items() if which is Due.OFFERED)
     for address in sorted(candidates, key=lambda a: (_since(cards[a]), a)):

@@ -75,6 +75,8 @@ def changed(tested: Tested, card: GPU, seen: Seen | None, now: Mapping[str, str]
         is_same = tested.seen.boot_id == seen.boot_id or tested.seen.addresses == seen.addresses
     if tested.product != card.product.key or not is_same:
         return "another card may have taken its place"
+    if "driver" in now.keys() - tested.versions.keys() and tested.record.state != gate.UNTESTED:
+        return "its driver has it, which was not there"
     for name, version in tested.versions.items():
         if now.get(name, version) != version:
             return f"its {name} changed from {version} to {now[name]}"

@@ -34,7 +34,7 @@ from nova_gpu_cardlife.options import BUS, DCGMI
 
 _OPTION = "card_test"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_LIST_TIMEOUT_S = 30.0
+_LIST_TIMEOUT_S = 5.0
 _ENDED = "the process that ran it has ended"
 
 
@@ -53,10 +53,14 @@ _tests: dict[str, _Test] = {}
 def command() -> list[str]:
     """Return the words of ``[gpu]card_test``, with the path of dcgmi; empty without a program.
 
-    :raises InvalidOption: if it is no program that only root can change, or no level of dcgmi
+    :raises InvalidOption: if it is no program that only root can change, or no level of dcgmi, or
+        has more than bus
     """
     first, *others = CONF.gpu.card_test
     if first == BUS:
+        if others:
+            reason, remedy = "bus has no arguments", "remove the other values, or bus"
+            raise exception.InvalidOption(_OPTION, " ".join(CONF.gpu.card_test), reason, remedy)
         return []
     if first == DCGMI:
         if others not in (["1"], ["2"], ["3"], ["4"]):
@@ -65,6 +69,11 @@ def command() -> list[str]:
         first = shutil.which(DCGMI, path=_PATH) or "/usr/bin/dcgmi"
     clean_command.check([first], option=_OPTION)
     return [first, *others]
+
+
+@nova_gpu.privsep.entrypoint.entrypoint
+def load() -> None:
+    """Do nothing; the call imports this module in the privileged process."""
 
 
 @nova_gpu.privsep.entrypoint.entrypoint

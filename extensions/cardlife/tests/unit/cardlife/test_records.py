@@ -60,6 +60,14 @@ class ChangedTest(unittest.TestCase):
                 changed = records.changed(tested, card, now, versions)
                 self.assertEqual(expected, changed and changed[: len(expected or "")])
 
+    def test_tested_before_its_driver_had_it(self) -> None:
+        card = cards.card(CARD)
+        for state, expected in (("PASS", "its driver has it"), ("UNTESTED", None)):
+            tested = Tested(Record(state, "", 1.0), card.product.key, {}, seen("a"))
+            self.assertIsNone(records.changed(tested, card, seen("a"), {}))
+            changed = records.changed(tested, card, seen("a"), THEN)
+            self.assertEqual(expected, changed and changed[: len(expected or "")])
+
 
 class FilesTest(unittest.TestCase):
     def setUp(self) -> None:
@@ -85,7 +93,10 @@ class FilesTest(unittest.TestCase):
         for text in (
             *("", "{}", "[]", "null", whole, f"{whole}null}}", f"{whole}{{}}}}"),
             *((whole + own).replace("PASS", state) for state in ("", "pass", "OK")),
-            *((whole + own).replace("1", since) for since in ("null", '"soon"', "[]")),
+            *(
+                (whole + own).replace("1", since)
+                for since in ("null", '"soon"', "[]", "1e17", "-1")
+            ),
             (whole + own).replace('"text": ""', '"text": 7'),
             (whole + own).replace('"versions": {}', '"versions": []'),
         ):

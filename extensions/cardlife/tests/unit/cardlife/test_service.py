@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+import shutil
 import signal
 import time
 from types import SimpleNamespace
@@ -17,8 +18,10 @@ from oslotest import base
 
 import nova_gpu_cardlife.privsep
 from nova_gpu.cmd import cards
+from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.model import PciAddress
+from nova_gpu.host import child_process
 from nova_gpu.host.state import quarantine
 from nova_gpu.virt.inventory.discovery import Discovery
 from nova_gpu_cardlife import tests_of_cards
@@ -132,15 +135,61 @@ class SwitchedOnTest(_ServiceTestCase):
         self.assertEqual(["UNKNOWN", "UNTESTED"], [self.state(ONE), self.state(OTHER)])
         self.assertIn("it ended with 2 and printed no verdict; see the test's", self.reason(ONE))
 
+    def test_a_test_that_breaks_cards_takes_one(self) -> None:
+        self.host.add_gpu(NEW, "10de", "2335", driver="vfio-pci")
+        devices = self.host.root / "sys/bus/pci/devices"
+        self.write(f"printf '\\377\\377' > {devices}/$1/config; exit 2")  # it no longer answers
+        self.switch_on(card_test_leave_free=0)
+        for _ in range(6):
+            self.period()
+        self.assertEqual(["UNKNOWN", *["UNTESTED"] * 2], [*map(self.state, (ONE, OTHER, NEW))])
+
+    def test_tests_that_cannot_begin_take_one_card(self) -> None:
+        def begin(address: str) -> None:
+            raise child_process.Failed("cannot be started")
+
+        self.useFixture(fixtures.MonkeyPatch("nova_gpu_cardlife.privsep.tests.begin", begin))
+        self.switch_on(card_test_leave_free=0)
+        for _ in range(4):
+            self.period()
+        self.assertEqual(["UNKNOWN", "UNTESTED"], [self.state(ONE), self.state(OTHER)])
+
+    def test_a_test_that_cannot_be_killed_takes_one_card(self) -> None:
+        self.write("setsid sleep 20 & sleep 0.5; exit 2")  # as one that hangs in the driver
+        self.switch_on(card_test_leave_free=0)
+        for _ in range(3):
+            self.period()
+        now = time.time() + 3601
+        self.useFixture(fixtures.MonkeyPatch("time.time", lambda: now))
+        for _ in range(6):
+            self.period()
+        self.assertIn("an earlier test of it still runs", self.log.output)
+        self.assertEqual(["UNKNOWN", "UNTESTED"], [self.state(ONE), self.state(OTHER)])
+        self.assertIn("ended with the verdict UNKNOWN", self.reason(ONE))
+
     def test_off(self) -> None:
         self.compute.period()
         self.assertEqual([], self.compute.gpus._discovery.gates)
         self.assertFalse(tests_of_cards.folder().exists())
 
     def test_a_wrong_option_ends_the_service(self) -> None:
-        for words in (["/nonexistent"], [str(self.program)], ["dcgmi"], ["dcgmi", "5"]):
+        for words in (
+            ["/nonexistent"],
+            [str(self.program)],
+            ["dcgmi"],
+            ["dcgmi", "5"],
+            ["bus", "dcgmi"],
+        ):
             error = self.assertRaises(exception.InvalidOption, self.switch_on, *words)
             self.assertIn("[gpu]card_test = ", str(error))
+
+    def test_a_wrong_number_ends_the_service(self) -> None:
+        path = self.host.root / "nova.conf"
+        for number in ("card_test_timeout", "card_test_at_once", "card_test_leave_free"):
+            path.write_text(f"[gpu]\ncard_test = bus\n{number} = -1\n")
+            CONF([], "nova", "nova-compute", default_config_files=[str(path)])
+            self.addCleanup(CONF, [], "nova", default_config_files=[])
+            self.assertRaises(ValueError, self.compute.restart)
 
     def test_commands_before_the_service(self) -> None:
         self.compute.gpus.releases._retries.wait()
@@ -197,6 +246,15 @@ class NewCardTest(_ServiceTestCase):
         self.useFixture(fixtures.MonkeyPatch("time.time", lambda: now))
         for reserved in (1, 1, 0):
             self.assertEqual((3, reserved), self.period())
+
+    def test_what_a_test_prints_in_the_log(self) -> None:
+        self.write(r"printf '\033[2J'; head -c 1000000 /dev/zero | tr '\0' x; exit 1")
+        self.add()
+        for _ in range(2):
+            self.period()
+        line = next(line for line in self.log.output.splitlines() if "xxx" in line)
+        self.assertNotIn("\033", line)
+        self.assertLess(len(line), 10000)
 
     def test_a_test_that_hangs_is_killed_with_its_children(self) -> None:
         self.compute.config(group="gpu", card_test_timeout=1)
@@ -260,6 +318,27 @@ class NewCardTest(_ServiceTestCase):
         self.assertTrue(any(self.period() == (3, 0) for _ in range(5)))
         self.assertEqual("PASS", self.state(NEW))
 
+    def test_a_quarantine_that_cannot_be_read(self) -> None:
+        """It puts no card into quarantine, so that the verdicts stay."""
+        folder = self.host.root / "state/gpu-quarantine"
+        folder.write_text("")
+        self.assertEqual((2, 2), self.period())
+        folder.unlink()
+        self.assertEqual((2, 0), self.period())
+        self.assertEqual(["UNTESTED"] * 2, [self.state(ONE), self.state(OTHER)])
+
+    def test_a_folder_that_is_removed(self) -> None:
+        """While the service runs: it sells nothing that failed."""
+        self.write(FAIL)
+        self.add()
+        for _ in range(3):
+            self.period()
+        self.assertEqual("CRITICAL", self.state(NEW))
+        shutil.rmtree(tests_of_cards.folder())
+        self.assertEqual((3, 3), self.period())
+        self.write(PASS)
+        self.assertTrue(any(self.period() == (3, 0) for _ in range(9)))
+
     def test_a_record_that_cannot_be_read(self) -> None:
         path = tests_of_cards.folder() / f"{ONE}.json"
         path.write_text("[]")
@@ -268,6 +347,31 @@ class NewCardTest(_ServiceTestCase):
         retest.run(SimpleNamespace(address=ONE), [])
         for reserved in (1, 1, 0):
             self.assertEqual((2, reserved), self.period())
+
+
+class UnprivilegedTest(_ServiceTestCase):
+    def test_records_that_a_user_cannot_read(self) -> None:
+        if os.geteuid():
+            self.skipTest("needs root, to become another user")
+        self.switch_on()
+        for folder in (self.host.root.parent, self.host.root):
+            folder.chmod(0o755)
+        (self.host.root / "state").chmod(0o700)
+        self.addCleanup(os.seteuid, os.geteuid())
+        os.seteuid(65534)
+        self.assertIn("its quarantine entry cannot be read", self.reason(ONE))
+        self.assertEqual(1, retest.run(SimpleNamespace(address=ONE), []))
+
+
+class EmptyHostTest(_ServiceTestCase):
+    def test_its_first_card_is_new(self) -> None:
+        for address in (ONE, OTHER):
+            (self.host.root / "sys/bus/pci/devices" / address).unlink()
+        self.compute.config(group="gpu", card_test=["bus"])
+        self.compute.restart()
+        self.host.add_gpu(NEW, "10de", "2335", driver="vfio-pci")
+        self.compute.restart()
+        self.assertIn("it has not passed a test on this host", self.reason(NEW))
 
 
 class InstanceTest(_ServiceTestCase):
