@@ -11,9 +11,11 @@ import json
 import pathlib
 import re
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from docutils import nodes
-from sphinx.application import Sphinx
+if TYPE_CHECKING:
+    from docutils import nodes
+    from sphinx.application import Sphinx
 
 _SCRIPT = "messages.js"
 _PAGES = "admin/troubleshooting-"
@@ -35,6 +37,8 @@ def is_distinct(entry: str) -> bool:
 
 def _note(app: Sphinx, doctree: nodes.document) -> None:
     """Give each entry of the page an anchor, and note its texts."""
+    from docutils import nodes  # tests of patterns run where it is not installed
+
     docname = app.env.docname
     of_page = app.env.metadata[docname]["messages"] = []
     if not docname.startswith(_PAGES):
