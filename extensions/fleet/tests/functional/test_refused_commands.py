@@ -177,6 +177,8 @@ class RefusedCommandsTest(room.RoomTestBase):
         for text in texts:
             pattern = messages.pattern(text)
             self.assertTrue(any(re.search(pattern, one) or one in text for one in done), text)
+        for module in filter(None, ELSEWHERE.values()):
+            self.assertTrue((ROOT / module).is_file(), module)
 
     def test_each_command(self) -> None:
         self.ids = {name: self.flavor(name, **specs) for name, specs in _FLAVORS.items()}
