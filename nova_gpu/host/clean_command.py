@@ -18,7 +18,7 @@ from nova_gpu.host import child_process
 from nova_gpu.host.state import files
 
 _OPTION = "clean_command"
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _ROOT_UID = 0
 
 
@@ -71,21 +71,24 @@ def run(
 ) -> tuple[int, str]:
     """Run the command for *card*, or for its MIG instance at *slot*; return its status and output.
 
-    Its environment names the card, and contains nothing that a tenant has chosen.
-
     :raises InvalidOption: if users other than root can change the program, as :func:`check`
     :raises Failed: if it cannot be started
     :raises TimedOut: if it does not end in time
     """
     check(command, root, option)
-    environment = {
-        "PATH": _PATH,
+    variables = environment(card, mode)
+    if slot is not None:
+        variables[names.CLEAN_MIG_INSTANCE] = "/".join(map(str, of_slot(slot.number)))
+    status, output = child_process.status_and_output(command, timeout_s, variables)
+    return status, os.fsdecode(output)
+
+
+def environment(card: GPU, mode: DeliveryMode) -> dict[str, str]:
+    """Return the environment of a program about *card*, with nothing that a tenant has chosen."""
+    return {
+        "PATH": PATH,
         "LC_ALL": "C.UTF-8",
         names.CLEAN_ADDRESS: str(card.address),
         names.CLEAN_MODE: str(mode),
         names.CLEAN_PRODUCT: card.product.key,
     }
-    if slot is not None:
-        environment[names.CLEAN_MIG_INSTANCE] = "/".join(map(str, of_slot(slot.number)))
-    status, output = child_process.status_and_output(command, timeout_s, environment)
-    return status, os.fsdecode(output)

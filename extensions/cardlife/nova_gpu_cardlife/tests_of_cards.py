@@ -10,6 +10,7 @@ import pathlib
 import shutil
 import time
 from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
 
 from oslo_log import log as logging
 
@@ -21,13 +22,14 @@ from nova_gpu.core.unavailability import Reasons, Source, Unavailable
 from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import quarantine
-from nova_gpu.virt.card_gates import Gate
-from nova_gpu.virt.usage.ledger import Ledger
 from nova_gpu_cardlife import options
 from nova_gpu_cardlife.core import gate
 from nova_gpu_cardlife.core.verdict import Outcome, Verdict
 from nova_gpu_cardlife.host import bus_test, records
 from nova_gpu_cardlife.host.records import Tested
+
+if TYPE_CHECKING:
+    from nova_gpu.virt.usage.ledger import Ledger
 
 LOG = logging.getLogger(__name__)
 
@@ -41,15 +43,13 @@ def folder() -> pathlib.Path:
     return pathlib.Path(NOVAS.state_path, "gpu-tests")
 
 
-def of_host(roots: Roots, identities: quarantine.Identities | None) -> Gate | None:
-    """Return the gate of the host, ``None`` if cards are not tested.
+def of_host(roots: Roots, identities: quarantine.Identities | None) -> TestedCards:
+    """Return the gate of a host whose cards are tested.
 
     :param identities: read the identifiers of cards; ``None`` in commands
     :raises InvalidOption: in nova-compute, if ``[gpu]card_test`` is invalid
     :raises ValueError: in nova-compute, if another option of the tests is
     """
-    if not CONF.gpu.card_test:
-        return None
     if identities:
         for option in options.OPTS:
             CONF.gpu[option.name]  # a wrong number ends the start, and not each period

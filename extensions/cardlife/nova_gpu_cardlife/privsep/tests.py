@@ -22,7 +22,7 @@ from typing import IO
 
 import nova_gpu.privsep.entrypoint
 from nova_gpu.conf import CONF, NOVAS
-from nova_gpu.core import exception, names
+from nova_gpu.core import exception
 from nova_gpu.core.model import DeliveryMode, PciAddress
 from nova_gpu.host import child_process, clean_command
 from nova_gpu.host.pci import privileged_cards
@@ -33,7 +33,6 @@ from nova_gpu_cardlife.core.verdict import Outcome
 from nova_gpu_cardlife.options import BUS, DCGMI
 
 _OPTION = "card_test"
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _LIST_TIMEOUT_S = 5.0
 _ENDED = "the process that ran it has ended"
 
@@ -66,7 +65,7 @@ def command() -> list[str]:
         if others not in (["1"], ["2"], ["3"], ["4"]):
             reason, remedy = "it has no level", "set it once to dcgmi and once to 1, 2, 3 or 4"
             raise exception.InvalidOption(_OPTION, " ".join(CONF.gpu.card_test), reason, remedy)
-        first = shutil.which(DCGMI, path=_PATH) or "/usr/bin/dcgmi"
+        first = shutil.which(DCGMI, path=clean_command.PATH) or "/usr/bin/dcgmi"
     clean_command.check([first], option=_OPTION)
     return [first, *others]
 
@@ -89,13 +88,8 @@ def begin(address: str) -> None:
         reason, remedy = privileged_cards.REASON, privileged_cards.REMEDY
         raise exception.DeviceUnavailable(address, reason, remedy)
     words = command()
-    environment = {
-        "PATH": _PATH,
-        "LC_ALL": "C.UTF-8",
-        names.CLEAN_ADDRESS: address,
-        names.CLEAN_MODE: str(DeliveryMode.of_whole_cards(NOVAS.libvirt.virt_type)),
-        names.CLEAN_PRODUCT: card.product.key,
-    }
+    mode = DeliveryMode.of_whole_cards(NOVAS.libvirt.virt_type)
+    environment = clean_command.environment(card, mode)
     level, gpu = None, 0
     if CONF.gpu.card_test[0] == DCGMI:
         argv = [words[0], "discovery", "-l"]

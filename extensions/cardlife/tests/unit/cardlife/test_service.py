@@ -155,7 +155,13 @@ class SwitchedOnTest(_ServiceTestCase):
         self.assertEqual(["UNKNOWN", "UNTESTED"], [self.state(ONE), self.state(OTHER)])
 
     def test_a_test_that_cannot_be_killed_takes_one_card(self) -> None:
-        self.write("setsid sleep 20 & sleep 0.5; exit 2")  # as one that hangs in the driver
+        left = self.host.root / "left"
+        # As one that hangs in the driver: it goes on when the group is killed
+        self.write(
+            f"setsid sh -c 'echo $$ > {left}; exec sleep 900' &\n"
+            f"while [ ! -s {left} ]; do sleep 0.01; done; exit 2"
+        )
+        self.addCleanup(lambda: os.kill(int(left.read_text()), signal.SIGKILL))
         self.switch_on(card_test_leave_free=0)
         for _ in range(3):
             self.period()
@@ -441,7 +447,7 @@ class DcgmiTest(_ServiceTestCase):
         )
         dcgmi.chmod(0o755)
         for name, substitute in (
-            ("nova_gpu_cardlife.privsep.tests._PATH", f"{path}:/usr/bin:/bin"),
+            ("nova_gpu.host.clean_command.PATH", f"{path}:/usr/bin:/bin"),
             ("nova_gpu.host.clean_command._distrust", lambda *_: None),
         ):
             self.useFixture(fixtures.MonkeyPatch(name, substitute))
