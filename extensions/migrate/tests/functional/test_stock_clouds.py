@@ -189,21 +189,19 @@ class Walking(live.Moving, stock.StockTestBase):
             lines = [line for line in lines if any(uuid in line for uuid in own)]
         self.assertEqual([], lines)
 
-    def settle(self) -> list[Server]:
-        """Wait until nothing goes on any more, and no message is on its way; return all servers."""
+    def settle(self) -> None:
+        """Wait until nothing goes on any more, and no message is on its way."""
 
-        def settled() -> list[Server]:
-            servers = self._servers()
-            for server in servers:
-                if server["status"] != "ERROR":
-                    self.assertIsNone(server["OS-EXT-STS:task_state"], server["status"])
-                    self.assertNotEqual("BUILD", server["status"])
-            return servers
+        def settled() -> None:
+            self.assertEqual([], list(objects.BuildRequestList.get_all(self.context)))
+            for instance in self._instances_left():
+                if instance.vm_state != "error":
+                    self.assertIsNone(instance.task_state, instance.vm_state)
+                    self.assertNotEqual("building", instance.vm_state)
 
         Stage(self).wait()  # to look costs more than most of what is waited for
-        servers: list[Server] = self._wait_for_assert(settled)
+        self._wait_for_assert(settled)
         Stage(self).wait()
-        return servers
 
     def note(self, text: str) -> None:
         self.history.append(text)
@@ -438,15 +436,14 @@ class Walking(live.Moving, stock.StockTestBase):
         name = self.chance.choice((*_USES, *_OFTEN))
         before = self.functions(server)
         _USES[name](self, server)
-        answer = {item["id"]: item for item in self._servers()}.get(server["id"])
+        self.periods()
+        answer = {item["id"]: item for item in self.check()}.get(server["id"])
         if answer and server["status"] != "ERROR":
             self.assertNotEqual("ERROR", answer["status"], answer.get("fault"))
         if answer and name in _IN_PLACE and before:
             more = self.functions(answer) - before
             text = self.texts.get(server["id"], "")
             self.assertEqual([], [item for item in more if item not in text], "no word in the plan")
-        self.periods()
-        self.check()
 
     def functions(self, server: Server) -> set[str]:
         """Return all PCI functions in the guest's domain, none if it has no guest."""
@@ -470,10 +467,12 @@ class Walking(live.Moving, stock.StockTestBase):
 
     # The oracle
 
-    def check(self) -> None:
-        """Check that each instance has what it asks for, and no other instance has that."""
-        for server in self.settle():
-            words, host = server["flavor"]["extra_specs"], self.host_of(server)
+    def check(self) -> list[Server]:
+        """Check that each instance has what it asks for, and no other has that; return them."""
+        self.settle()
+        servers: list[Server] = self._servers()
+        for server in servers:
+            words, host = server["flavor"]["extra_specs"], server["OS-EXT-SRV-ATTR:host"]
             if server["status"] in _RUNS and server["OS-EXT-STS:vm_state"] != "error":
                 guest_devices = self.devices_of(server, host)
                 self.assertEqual(
@@ -489,6 +488,7 @@ class Walking(live.Moving, stock.StockTestBase):
             self.assertEqual([], twice, f"two instances of {host} have it")
             if host in self.taken and not any(self.obstacles.values()):
                 self.assertEqual((), self.judge(host).differences, "\n".join(self.history))
+        return servers
 
 
 def _resize(walk: Walking, server: Server, words: Mapping[str, str]) -> None:
@@ -706,13 +706,14 @@ class MediatedTest(Walking, stock.StockMediatedTestBase):
             self._is_chosen = True
             self.choose(OURS)
 
-    def check(self) -> None:
-        super().check()
+    def check(self) -> list[Server]:
+        servers = super().check()
         for host in self.hosts:
             mediated_devices = mdev.devices(self.hosts[host].roots).values()
             self.assertLessEqual(
                 {item.type_id for item in mediated_devices}, {*self._types}, self.history
             )
+        return servers
 
     def choose(self, driver: str) -> None:
         super().choose(driver)
