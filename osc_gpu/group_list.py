@@ -137,8 +137,8 @@ def _providers(
 class ListGroups(base_command.Lister):
     """List the groups of GPUs: cards of one product in one mode on one host.
 
-    The mode is how guests have them: pci (VMs have whole cards), lxc (containers have their device
-    nodes) or vgpu with a type (VMs have parts of cards).
+    The mode is how guests have them: pci (VMs have whole cards), lxc (containers have whole cards)
+    or vgpu with a type (guests have parts of cards).
     New instances do not get reserved cards: these have failed, are in quarantine, or are used by
     guests that are not Nova's. On the host nova-gpu list says which, and why. For administrators.
     """
