@@ -25,10 +25,10 @@ from tests.cloud import running
 
 NOTES = (
     "Nova's own API and Placement answer, in this process and from SQLite: requests are those of",
-    "any cloud, seconds are the processor's, what the next run compares. Two hosts of eight GPUs,",
-    "all in use by instances of one GPU, are real; the rows of all others, and of ended",
-    "migrations, are of them. In each cell Nova has lost one instance, and another one is in a",
-    "task.",
+    "any cloud, seconds are the processor's, what the next run compares. The client's own",
+    "are those outside of these answers. Two hosts of eight GPUs, all in use by instances of one",
+    "GPU, are real; the rows of all others, and of ended migrations, are of them. In each cell",
+    "Nova has lost one instance, and another one is in a task.",
 )
 
 # The tables of a host and its instances, with the columns that number their rows and others'
@@ -133,11 +133,17 @@ def measure(options: argparse.Namespace, stream: TextIO) -> NoReturn:
 
         def _row(self, name: str, command: type, arguments: Any) -> Iterator[report.Row]:
             requests: list[str] = []
+            answers_s = 0.0
             request = session.Session.request
 
             def counted(own: Any, url: str, method: str, **kwargs: Any) -> Any:
+                nonlocal answers_s
                 requests.append(f"{method} {url}")
-                return request(own, url, method, **kwargs)
+                start = time.process_time()
+                try:
+                    return request(own, url, method, **kwargs)
+                finally:
+                    answers_s += time.process_time() - start
 
             begun = time.process_time()
             with mock.patch.object(session.Session, "request", counted):
@@ -147,9 +153,12 @@ def measure(options: argparse.Namespace, stream: TextIO) -> NoReturn:
                 except Exception as error:  # such as no plan
                     message = f" ({error})"
             took = time.process_time() - begun
-            print(name, len(requests), f"{took:.1f} s", message, file=sys.stderr, flush=True)
+            own_s = took - answers_s
+            text = f"{took:.1f} s, the client's {own_s:.1f} s"
+            print(name, len(requests), text, message, file=sys.stderr, flush=True)
             yield report.Row(f"{name}: requests", len(requests), None, "")
             yield report.Row(f"{name}: time", took, None, "s")
+            yield report.Row(f"{name}: the client's own time", own_s, None, "s")
 
         def _fill(self) -> None:
             times = options.hosts // 2 - 1

@@ -20,7 +20,7 @@ class ShowCapacity(base_command.Lister):
     """Show how many instances of a flavor could boot now, on which host, and why not more.
 
     The count is Placement's, on hosts whose compute service is up and enabled. Aggregates, images
-    and other conditions of the scheduler can only lower it. Only administrators see the hosts.
+    and other conditions of the scheduler can only lower it. For administrators.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

@@ -11,6 +11,8 @@ from osc_lib.command import command
 
 _GROUP = "openstack.gpu.v1"
 _WIDTH = 78
+# The end of a description
+_WHO = "For administrators"
 
 
 class ListCommands(command.Command):
@@ -31,6 +33,8 @@ class ListCommands(command.Command):
                 action for action in actions if not (action.required or action.option_strings)
             ]
             usage.add_usage(None, [*required, *optional], [], prefix="")
-            what = " ".join(made.get_description().split()).partition(". ")[0].rstrip(".")
+            what, _, rest = " ".join(made.get_description().split()).rstrip(".").partition(". ")
+            if rest.endswith(_WHO):
+                what += f". {_WHO}"
             text = textwrap.fill(what, _WIDTH, initial_indent="    ", subsequent_indent="    ")
             self.app.stdout.write(f"{usage.format_help().strip()}\n{text}\n")

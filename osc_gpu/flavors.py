@@ -90,6 +90,7 @@ class CreateFlavor(base_command.ShowOne):
     It gets the properties that the scheduler reads (gpus, gpu_arch, ...; vgpus, vgpu_type, ...) and
     resources:PGPU or resources:VGPU, which the quotas of class:PGPU and class:VGPU count; the two
     always agree. Where hosts count GPUs by model, --model also adds that model's resource class.
+    For administrators.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

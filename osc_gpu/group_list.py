@@ -21,6 +21,7 @@ from nova_gpu.core.scheduling.capacity import Group
 from osc_gpu import base_command, hosts, rest
 
 _UNKNOWN = "unknown"
+NONE = "no host has reported GPUs; nova-gpu list on a compute host says what it offers, and why not"
 _OF_GROUPS = (
     *("Host", "Product", "Model", "Architecture", "Mode"),
     *("Total", "Used", "Reserved", "Free"),
@@ -136,6 +137,8 @@ def _providers(
 class ListGroups(base_command.Lister):
     """List the groups of GPUs: cards of one product in one mode on one host.
 
+    The mode is how guests have them: pci (VMs have whole cards), lxc (containers have whole cards)
+    or vgpu with a type (guests have parts of cards).
     New instances do not get reserved cards: these have failed, are in quarantine, or are used by
     guests that are not Nova's. On the host nova-gpu list says which, and why. For administrators.
     """
@@ -155,6 +158,7 @@ class ListGroups(base_command.Lister):
         providers = read(connection, on_host=parsed_args.host)
         if not providers:
             refuse_unknown(connection, parsed_args.host)
+            self.say(NONE)
         return _OF_GROUPS, (
             (
                 *(
@@ -171,8 +175,8 @@ class ListGroups(base_command.Lister):
                     provider.group.free,
                 ),
             )
-            for provider in providers
-            if is_wanted(provider, parsed_args) and (provider.group.free or not parsed_args.free)
+            for provider in of_architecture(providers, parsed_args.arch)
+            if provider.group.free or not parsed_args.free
         )
 
 
@@ -184,11 +188,22 @@ def add_filters(parser: argparse.ArgumentParser, what: str) -> None:
     )
 
 
-def is_wanted(provider: Provider, parsed_args: argparse.Namespace) -> bool:
-    """Return whether the option ``--arch`` lets a group be shown."""
-    return not parsed_args.arch or names.word(parsed_args.arch) in names.known_values(
-        names.TRAIT_ARCHITECTURE, provider.group.traits
-    )
+def of_architecture(providers: Sequence[Provider], name: str | None) -> Sequence[Provider]:
+    """Return those of *providers* with the architecture *name*, all if it is ``None``.
+
+    :raises CommandError: if there are providers and none has it, with the architectures there are
+    """
+    if name is None or not providers:
+        return providers
+    chosen = [
+        provider for provider in providers if names.word(name) in provider.architecture.split(", ")
+    ]
+    if not chosen:
+        there = ", ".join(sorted({provider.architecture for provider in providers}))
+        raise exceptions.CommandError(
+            f"none of these GPUs has the architecture {name}; there are: {there}"
+        )
+    return chosen
 
 
 def refuse_unknown(connection: Any, host: str | None) -> None:
@@ -209,5 +224,5 @@ def _hint(host: str, there: Sequence[str]) -> str:
     if alike := difflib.get_close_matches(host, there, n=1):
         return f"did you mean {alike[0]}?"
     if not there:
-        return "it has no GPUs of any host"
+        return NONE
     return f"openstack gpu group list shows the {len(there)} hosts with GPUs"

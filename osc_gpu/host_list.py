@@ -13,12 +13,13 @@ from osc_gpu import base_command, closed_hosts, group_list, hosts, rest
 from osc_gpu.group_list import Provider
 
 _COLUMNS = ("Host", "State", "Architectures", "Total", "Used", "Reserved", "Free")
+_NOT_WHOLE = "no host has whole GPUs; openstack gpu group list has the vGPUs"
 
 
 class ListHosts(base_command.Lister):
     """List the hosts with whole GPUs, their numbers, and whether instances can start there.
 
-    For administrators.
+    New instances do not get reserved GPUs; see openstack gpu group list --help. For administrators.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -31,12 +32,12 @@ class ListHosts(base_command.Lister):
     ) -> tuple[Sequence[str], Iterable[tuple[Any, ...]]]:
         connection = rest.CachedConnection(self.connection(parsed_args))
         providers = group_list.read(connection)
-        whole = [
-            provider
-            for provider in providers
-            if provider.resource_class == names.RESOURCE_CLASS
-            and group_list.is_wanted(provider, parsed_args)
+        every = [
+            provider for provider in providers if provider.resource_class == names.RESOURCE_CLASS
         ]
+        whole = group_list.of_architecture(every, parsed_args.arch)
+        if not whole:
+            self.say(_NOT_WHOLE if providers else group_list.NONE)
         nodes = hosts.compute_nodes(connection)
         closed = {
             nodes[root][0]: reason

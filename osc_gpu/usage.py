@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from openstack import exceptions as sdk_exc
+from osc_lib import exceptions
 
 from nova_gpu.core import names
 from osc_gpu import base_command, consumers, group_list, projects, rest, servers
@@ -69,6 +70,10 @@ class ShowUsage(base_command.Lister):
     ) -> tuple[Sequence[str], Iterable[tuple[Any, ...]]]:
         connection = self.connection(parsed_args)
         if parsed_args.limits:
+            if parsed_args.projects or parsed_args.host:
+                raise exceptions.CommandError(
+                    "--limits goes without --project and --host: it is of the user's own project"
+                )
             rows = list(_limits(connection))
             if any(limit == _NOT_REGISTERED for *_, limit in rows):
                 self.say(

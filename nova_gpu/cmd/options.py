@@ -7,11 +7,15 @@ Nova, which takes long to import, is not needed for it (:mod:`nova_gpu.conf.nova
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
 import glob
 import importlib.metadata
+import io
 import os
 import pathlib
+import re
+import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from oslo_config import cfg
@@ -37,22 +41,42 @@ def read(arguments: Sequence[str], prog: str) -> None:
     """
     logging.register_options(CONF)
     version = f"{prog} {importlib.metadata.version('nova-gpu')}"
+    printed = io.StringIO()
     try:
-        CONF(
-            list(arguments),
-            "nova",
-            prog,
-            version,
-            default_config_files=default_files(prog),
-        )
+        with contextlib.redirect_stderr(printed):
+            CONF(
+                list(arguments),
+                "nova",
+                prog,
+                version,
+                default_config_files=default_files(prog),
+            )
     except IsADirectoryError as error:
         reason = "it is a folder, for which there is --config-dir"
         raise cfg.ConfigFileParseError(str(error.filename), reason) from error
     except UnicodeDecodeError as error:
         path = next(_no_text(arguments, prog), "")
         raise cfg.ConfigFileParseError(path, f"it is not a UTF-8 text ({error})") from error
+    finally:
+        sys.stderr.write(_in_short(printed.getvalue(), prog))
     for name in CONF.gpu:
         CONF.gpu[name]  # nova-compute reads them all: any command says which is wrong
+
+
+def _in_short(text: str, prog: str) -> str:
+    """Return argparse's error without the usage of *prog*, which has all of oslo.log's options.
+
+    Errors of one command keep their usage, which is short.
+    """
+    _, is_error, mistake = text.rpartition(f"\n{prog}: error: ")
+    if not is_error:
+        return text
+    if choice := re.search("invalid choice: '(.*)' .choose from (.*)[)]", mistake):
+        typed, commands = choice[1], re.findall("[a-z-]+", choice[2])
+        alike = " or ".join(difflib.get_close_matches(typed, commands))
+        hint = f"did you mean {alike}? " if alike else ""
+        return f"{prog}: there is no command {typed}; {hint}commands: {', '.join(commands)}\n"
+    return f"{prog}: {mistake.strip()}; see {prog} --help\n"
 
 
 def default_files(prog: str) -> list[str]:

@@ -87,6 +87,11 @@ class ReferenceTest(unittest.TestCase):
         command_list.ListCommands(app, None).run(argparse.Namespace())
         for command in openstack_commands():
             self.assertRegex(app.stdout.getvalue(), rf"(?m)^{command}\b.*\n    [A-Z]")
+        for_administrators = re.findall(
+            r"(?m)^gpu ([a-z ]+)\b.*(?:\n    .*)*\. For\s+administrators$", app.stdout.getvalue()
+        )
+        wanted = ["capacity", "defrag", "drain", "flavor create", "group list", "host list"]
+        self.assertEqual([*wanted, "plan", "preempt", "report"], for_administrators)
 
 
 class WalkTest(unittest.TestCase):

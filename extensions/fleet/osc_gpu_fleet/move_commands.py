@@ -17,7 +17,7 @@ from osc_gpu import base_command, flavors, hosts, rest
 from osc_gpu.resource_request import Size
 from osc_gpu_fleet import host_closing, instances, moves, nodes
 from osc_gpu_fleet.planning import plan
-from osc_gpu_fleet.planning.fleet import Fleet, Move, Plan, Way
+from osc_gpu_fleet.planning.fleet import Fleet, Move, Need, Plan, Way
 
 _COLUMNS = ("Step", "Server", "Name", "From", "To", "Reason", "Cost", "Command")
 # Older microversions do not permit a host for a cold migration, and the client uses 2.1 by default.
@@ -100,9 +100,10 @@ class MakeRoom(_Planner):
         place_plan = plan.place(fleet, need, count)
         have = plan.places(fleet, need)
         if not place_plan.reached:
+            why = _why_not(fleet, plan.needed(need, count)) or _too_few_fit(fleet, need, count)
             raise exceptions.CommandError(
                 f"{_not_found(place_plan)} make room for {count} of {flavor.name}; there is room "
-                f"for {have} now{_why_not(fleet, plan.needed(need, count))}"
+                f"for {have} now{why}"
             )
         if place_plan.moves:
             self.say(f"{flavor.name}: room for {have} now; for {count} after {_moves(place_plan)}")
@@ -283,6 +284,13 @@ def _why_not(fleet: Fleet, needed: Mapping[str, int], host: str | None = None) -
         if not fleet.shared and (free := plan.free(fleet, of, host)) < count
     ]
     return listed(short) + listed(closed) + ("" if short else _staying(fleet, host))
+
+
+def _too_few_fit(fleet: Fleet, need: Need, count: int) -> str:
+    """Return a further line if fewer GPUs are free that fit than *count* instances take."""
+    wanted, free = sum(part.count for part in need.groups) * count, plan.fitting(fleet, need)
+    text = f"of the GPUs that the flavor asks for {free} are free, and {wanted} needed"
+    return listed([text] if free < wanted else [])
 
 
 def _staying(fleet: Fleet, host: str | None) -> str:

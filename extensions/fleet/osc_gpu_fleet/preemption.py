@@ -174,7 +174,8 @@ class Preempt(base_command.Lister):
             run.to_the_end()
         else:
             run.show()
-        return _COLUMNS, run.rows
+        known = projects.names(connection) if run.rows else {}
+        return _COLUMNS, [(*row[:2], projects.cell(row[2], known), *row[3:]) for row in run.rows]
 
 
 class _Run:

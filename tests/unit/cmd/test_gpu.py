@@ -140,6 +140,20 @@ class HelpTest(base.CommandTestCase):
         done = base.fresh(old + base.MAIN.format("gpu"), "--help")
         self.assertEqual(("", 0), (done.stderr, done.returncode))
 
+    def test_wrong_words(self) -> None:
+        commands = "commands: list, show, topology, "
+        for line, text in (
+            ("lst", f"nova-gpu: there is no command lst; did you mean list? {commands}"),
+            ("--debug zz", f"nova-gpu: there is no command zz; {commands}"),
+            ("list --jon", "nova-gpu: unrecognized arguments: --jon; see nova-gpu --help\n"),
+            ("show", "usage: nova-gpu show [-h] "),
+        ):
+            with self.subTest(line):
+                done = base.fresh(base.MAIN.format("gpu"), *line.split())
+                self.assertEqual((2, ""), (done.returncode, done.stdout))
+                self.assertEqual(text, done.stderr[: len(text)])
+                self.assertEqual(1 + (line == "show"), done.stderr.count("\n"))
+
 
 class QuarantineTest(base.CommandTestCase):
     def setUp(self) -> None:

@@ -12,6 +12,7 @@ import collections
 import dataclasses
 
 from nova_gpu.core import names
+from nova_gpu.core.scheduling import capacity
 from osc_gpu_fleet.planning import search
 from osc_gpu_fleet.planning.fleet import Fleet, Move, Need, Plan
 from osc_gpu_fleet.planning.room import Room
@@ -90,6 +91,17 @@ def free(fleet: Fleet, resource_class: str, but: str | None = None) -> int:
         if not host.unusable and host.name != but
         for group in host.groups
         if resource_class in group.traits
+    )
+
+
+def fitting(fleet: Fleet, need: Need) -> int:
+    """Return how many of the GPUs that :func:`free` counts *need* can have, of any class."""
+    return sum(
+        max(group.total - group.reserved - group.used, 0)
+        for host in fleet.hosts
+        if not host.unusable
+        for group in host.groups
+        if any(capacity.fits(part, group) for part in need.groups)
     )
 
 

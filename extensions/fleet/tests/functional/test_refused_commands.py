@@ -4,17 +4,23 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import io
 import re
 import shlex
+from collections.abc import Callable
 from importlib import metadata
+from typing import Any
 from unittest import mock
 
+from nova.compute import rpcapi
 from osc_lib import exceptions
 
 from doc.ext.reference import messages
-from osc_gpu_fleet import host_closing
+from osc_gpu import group_list
+from osc_gpu_fleet import host_closing, preemption
+from osc_gpu_fleet.planning import search
 from tests.fixtures.checkout import ROOT
 from tests.functional import base, room, sdk
 
@@ -31,6 +37,21 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ),
     ("what hosts have is for administrators", "demo: capacity one", "capacity one"),
     ("Placement has no GPUs of a host x", "group list --host x", "group list --host host1"),
+    (
+        "none of these GPUs has the architecture x; there are: fermi, kepler",
+        "group list --arch x",
+        "group list --arch kepler",
+    ),
+    (
+        "none of these GPUs has the architecture x; there are: fermi, kepler",
+        "host list --arch x",
+        "host list --arch kepler",
+    ),
+    (
+        "--limits goes without --project and --host",
+        "usage --limits --project P",
+        "usage --project P",
+    ),
     (
         "free only on hosts that are drained",
         f"drain host2 --apply; {_CREATE} --flavor kepler one",
@@ -112,14 +133,15 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
         "flavor create whole --gpus 1; defrag",
     ),
 )
-# Those that another test gets, and does what the page says, if one can type that
+_HERE = "extensions/fleet/tests/functional/test_refused_commands.py"
+# Those that another test gets, and does what the page says
 ELSEWHERE = {
-    "Placement: ...": "",
+    "Placement: ...": _HERE,
     "did not answer GET within 60 s": "tests/unit/osc_gpu/test_consumers.py",
     "is still being built after": "extensions/fleet/tests/unit/osc_fleet/test_create.py",
     "Nova is still busy with": "extensions/fleet/tests/unit/osc_fleet/test_start.py",
     "Nova refused that (": "extensions/fleet/tests/unit/osc_fleet/test_start.py",
-    "no moves were found that make room for": "",
+    "no moves were found that make room for": _HERE,
     "make room for ...; there is room": "extensions/fleet/tests/functional/test_preemption.py",
     "found no host in": "extensions/fleet/tests/unit/osc_fleet/test_create.py",
     "Keystone has no project": "tests/unit/osc_gpu/test_projects.py",
@@ -127,12 +149,15 @@ ELSEWHERE = {
     "left alone, because it has changed": (
         "extensions/fleet/tests/unit/osc_fleet/test_preemption_candidates.py"
     ),
-    "Placement still counts its GPUs": "",
+    "Placement still counts its GPUs": _HERE,
     "the requested host is drained": "extensions/fleet/tests/functional/test_room.py",
     "on hosts that keep them": "extensions/fleet/tests/functional/test_preemption.py",
-    "could not be written": "extensions/fleet/tests/functional/test_refused_commands.py",
+    "could not be written": _HERE,
     "is not possible: retries create one": "extensions/fleet/tests/unit/osc_fleet/test_create.py",
     "is no number of seconds above 0": "extensions/migrate/tests/unit/stock/cmd/test_adopt.py",
+    "no host has reported GPUs": _HERE,
+    "no host has whole GPUs": _HERE,
+    "there is no command": "tests/unit/cmd/test_gpu.py",
     "there is no GPU at": "tests/unit/cmd/test_topology.py",
     "is not in quarantine": "tests/unit/cmd/test_gpu.py",
     "guests of this host use its cards": "tests/unit/cmd/test_host_prepare.py",
@@ -177,7 +202,7 @@ class RefusedCommandsTest(room.RoomTestBase):
         for text in texts:
             pattern = messages.pattern(text)
             self.assertTrue(any(re.search(pattern, one) or one in text for one in done), text)
-        for module in filter(None, ELSEWHERE.values()):
+        for module in ELSEWHERE.values():
             self.assertTrue((ROOT / module).is_file(), module)
 
     def test_each_command(self) -> None:
@@ -221,3 +246,55 @@ class RefusedCommandsTest(room.RoomTestBase):
             refused = self.typed("drain host2 --apply")
         self.assertIn("could not be written: others changed it", refused)
         self.assertEqual("", self.typed("drain host2 --apply"))
+
+    def test_no_moves_in_time(self) -> None:
+        four = self.flavor("four", **_FLAVORS["four"])
+        with mock.patch.object(search, "MOST_HOSTS", 1):
+            refused = self.typed("plan four --count 3")
+            self.assertIn("no moves were found that make room for 3 of four", refused)
+            self.assertIn(
+                "of the GPUs that the flavor asks for 11 are free, and 12 needed", refused
+            )
+            self._delete_server(self.server)
+            self.assertEqual("", self.typed("plan four --count 3"))
+        self.boot(four)
+
+    def test_a_stop_that_takes_long(self) -> None:
+        self.flavor("kepler4", gpus="4", gpu_arch="kepler")
+        self.boot(self.flavor("spot", **{**_FLAVORS["spot"], "gpu_arch": "kepler"}))
+        stop = rpcapi.ComputeAPI.stop_instance
+        stops: list[Callable[[], None]] = []
+
+        def later(*to: Any, **how: Any) -> None:
+            stops.append(functools.partial(stop, *to, **how))
+
+        preempt = "preempt kepler4 --apply --notice 1 --project P"
+        with (
+            mock.patch.object(preemption, "_PATIENCE_S", 0.2),
+            mock.patch.object(rpcapi.ComputeAPI, "stop_instance", later),
+        ):
+            self.assertIn("Placement still counts its GPUs 0.2 s after", self.typed(preempt))
+        stops[0]()
+        self.assertEqual("", self.typed(preempt))
+        self.assertEqual("", self.typed(f"{_CREATE} --flavor kepler4 one"))
+
+    def test_placement_cannot_be_reached(self) -> None:
+        with mock.patch.object(self.placement.fixture, "endpoint", "http://127.0.0.1:9"):
+            refused = self.typed("group list")
+        self.assertIn("Placement: Unable to establish connection to http://127.0.0.1:9", refused)
+        self.assertEqual("", self.typed("group list"))
+
+    def test_nothing_to_list(self) -> None:
+        vgpus = [
+            dataclasses.replace(group, resource_class="VGPU")
+            for group in group_list.read(sdk.connect(self))
+        ]
+        for groups, line, text in (
+            ([], "group list", "no host has reported GPUs"),
+            ([], "host list", "no host has reported GPUs"),
+            (vgpus, "host list", "no host has whole GPUs; openstack gpu group list has the vGPUs"),
+        ):
+            command = _commands()[line]
+            with mock.patch.object(group_list, "read", return_value=groups):
+                self.assertIn(text, sdk.run(self, command)[1])
+            self.assertEqual("", sdk.run(self, command)[1])

@@ -7,12 +7,13 @@ import contextlib
 import os
 import pathlib
 from typing import ClassVar
+from unittest import mock
 
 import fixtures
 from osc_lib import exceptions
 
 from nova_gpu.core import names
-from osc_gpu import capacity, explain, flavor_check, group_list, host_list, usage
+from osc_gpu import capacity, explain, flavor_check, group_list, host_list, projects, usage
 from osc_gpu_fleet import move_commands, preemption, report
 from tests.fixtures.bases import reading
 
@@ -37,6 +38,13 @@ class PreemptTest(ReadingTestCase):
         self.placement.allocate({node: {"MEMORY_MB": 512}, group: {names.RESOURCE_CLASS: 1}}, uuid)
         self.run_command(preemption.Preempt, "one", "--project", "p1")
         self.assertEqual(1, self.request_counts["/resource_providers/UUID/allocations"])
+
+    def test_names_of_projects(self) -> None:
+        self.add_host("host", self.spot, 1, total=1)
+        with mock.patch.object(projects, "names", return_value={"p1": "research"}):
+            for form, project in ("table", "research"), ("json", "p1"):
+                _, printed, _ = self.shown(preemption.Preempt, "one", "--project", "p1", "-f", form)
+                self.assertRegex(printed, rf"\b{project}\b")
 
 
 class WhyNoMovesTest(ReadingTestCase):
