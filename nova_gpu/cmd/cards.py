@@ -52,8 +52,13 @@ class Card:
 
     @property
     def reason(self) -> str | None:
-        """The first of ``unavailable`` as text, ``None`` if there is none."""
-        return str(self.unavailable[0]) if self.unavailable else None
+        """The first of ``unavailable`` as text, ``None`` if there is none.
+
+        A repair that the card waits for says more than the fault.
+        """
+        repairs = (reason for reason in self.unavailable if reason.source is Source.REPAIR)
+        reason = next(iter((*repairs, *self.unavailable)), None)
+        return None if reason is None else str(reason)
 
     def why_not(
         self, held: Mapping[PciAddress, tuple[str, ...]], unknown: str | None

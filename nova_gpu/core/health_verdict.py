@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from nova_gpu.core.unavailability import Source, Unavailable
+from nova_gpu.core.unavailability import Repair, Source, Unavailable
 
 # Xid 79 is "GPU has fallen off the bus": the card may answer again and fail again, so only a person
 # can declare it healthy.
@@ -23,15 +23,21 @@ CONTAINED_XID = 94
 
 # nvml.h: NVML_GPU_RECOVERY_ACTION_*, 0 is none
 _RECOVERY_ACTIONS = {
-    1: "reset it (nvidia-smi --gpu-reset)",
-    2: "boot the host again",
-    3: "end the processes that use it and its NVLink peers, then check nvidia-smi -q again",
-    4: "end the processes that use it, then reset it (nvidia-smi --gpu-reset)",
-    5: "recover its IMEX domain",
-    6: "reset the bus that it is on",
-    7: "boot the host again",
+    1: ("reset it (nvidia-smi --gpu-reset)", Repair.RESET),
+    2: ("boot the host again", Repair.REBOOT),
+    3: (
+        "end the processes that use it and its NVLink peers, then check nvidia-smi -q again",
+        Repair.DRAIN_AND_RESET,
+    ),
+    4: (
+        "end the processes that use it, then reset it (nvidia-smi --gpu-reset)",
+        Repair.DRAIN_AND_RESET,
+    ),
+    5: ("recover its IMEX domain", None),
+    6: ("reset the bus that it is on", Repair.BUS_RESET),
+    7: ("boot the host again", Repair.REBOOT),
 }
-_UNKNOWN_ACTION = "do what it names in nvidia-smi -q (GPU Recovery Action)"
+_UNKNOWN_ACTION = "do what it names in nvidia-smi -q (GPU Recovery Action)", None
 # nvml.h: NVML_GPU_FABRIC_STATE_*; 0 is a card without a fabric
 _FABRIC_STATES = {1: "not started", 2: "in progress"}
 _FABRIC_COMPLETED = 3
@@ -114,6 +120,7 @@ def of_bus_errors(first: ErrorCounts, now: ErrorCounts) -> Unavailable | None:
         "see the kernel's log for them (AER); reseat or replace the card, or restart nova-compute "
         "to count from now on",
         Source.BUS,
+        asks=Repair.RESET,
     )
 
 
@@ -123,15 +130,15 @@ def of_nvml(health: NvmlHealth) -> Unavailable | None:
     ``lost`` and ``refused`` are ignored here: the caller handles them.
     """
     if health.remapping_failed:
-        return Unavailable(
-            "rows of its memory could not be remapped", "replace the card", Source.NVML
-        )
+        reason = "rows of its memory could not be remapped"
+        return Unavailable(reason, "replace the card", Source.NVML, asks=Repair.SERVICE)
     if health.recovery_action:
-        action = _RECOVERY_ACTIONS.get(health.recovery_action, _UNKNOWN_ACTION)
-        return Unavailable("its driver asks for a recovery action", action, Source.NVML)
+        action, asks = _RECOVERY_ACTIONS.get(health.recovery_action, _UNKNOWN_ACTION)
+        reason = "its driver asks for a recovery action"
+        return Unavailable(reason, action, Source.NVML, asks=asks)
     if health.uncorrected:
         reason = f"{health.uncorrected} ECC errors of its memory were not corrected"
-        return Unavailable(reason, _RESET, Source.NVML)
+        return Unavailable(reason, _RESET, Source.NVML, asks=Repair.RESET)
     if health.compute_mode == _PROHIBITED:
         return Unavailable(
             "its compute mode is PROHIBITED, so that no program may use it",
@@ -142,11 +149,13 @@ def of_nvml(health: NvmlHealth) -> Unavailable | None:
         reason = f"{state}, and CUDA would fail with error 802"
         return Unavailable(reason, _FABRIC_REMEDY, Source.NVML)
     if fault := _fabric_fault(health):
-        return Unavailable(fault, _UNHEALTHY_REMEDY, Source.NVML)
+        return Unavailable(fault, _UNHEALTHY_REMEDY, Source.NVML, asks=Repair.REBOOT)
     if health.retirement_pending:
-        return Unavailable("pages of its memory are to be retired", _RESET, Source.NVML)
+        reason = "pages of its memory are to be retired"
+        return Unavailable(reason, _RESET, Source.NVML, asks=Repair.RESET)
     if health.remapping_pending:
-        return Unavailable("rows of its memory are to be remapped", _RESET, Source.NVML)
+        reason = "rows of its memory are to be remapped"
+        return Unavailable(reason, _RESET, Source.NVML, asks=Repair.RESET)
     return None
 
 
@@ -179,7 +188,9 @@ def of_xid(code: int, text: str, instance: str | None = None) -> Unavailable:
     report = f"its driver reported Xid {code}" + (
         f" of MIG instance {instance}" if instance else ""
     )
-    return Unavailable(report + (f" ({text})" if text else ""), remedy, Source.XID)
+    # The catalog's action for 79 is to restart the host (RESTART_BM), for the others a reset.
+    asks = Repair.REBOOT if code == FALLEN_OFF_THE_BUS else Repair.RESET
+    return Unavailable(report + (f" ({text})" if text else ""), remedy, Source.XID, asks=asks)
 
 
 def of_mig_mode() -> Unavailable:

@@ -29,6 +29,7 @@ class Source(enum.Enum):
     ``BINDING``: the binding to vfio-pci. ``BUS``: the card on the PCI bus. ``XID``: the kernel's
     log. ``STARTS``: earlier starts of guests. ``PROOF``: the record that the card was cleaned.
     ``GATE``: what an extension does with the card first. ``TEST``: a test of the card.
+    ``REPAIR``: the step of a repair that the card waits for.
     ``SERVICE``: nova-compute's own knowledge, which is incomplete.
     """
 
@@ -45,25 +46,44 @@ class Source(enum.Enum):
     QUARANTINE = enum.auto()
     GATE = enum.auto()
     TEST = enum.auto()
+    REPAIR = enum.auto()
     SERVICE = enum.auto()
+
+
+class Repair(enum.Enum):
+    """The step of a repair that the source of a fault asks for; the least comes first.
+
+    ``DRAIN_AND_RESET`` is a reset while the cards that are joined with the card have no guest.
+    ``SERVICE`` is what a person does at the card.
+    """
+
+    RESET = "reset"
+    DRAIN_AND_RESET = "drain-and-reset"
+    BUS_RESET = "bus-reset"
+    REBOOT = "reboot"
+    SERVICE = "service"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Unavailable:
-    """One reason why a device cannot be given, and the remedy."""
+    """One reason why a device cannot be given, and the remedy.
+
+    ``asks``: the step of a repair that its source names, ``None`` if it names none.
+    """
 
     reason: str
     remedy: str
     source: Source
     scope: Scope = Scope.NEW
+    asks: Repair | None = None
 
     def __str__(self) -> str:
         return f"{self.reason}; {self.remedy}" if self.remedy else self.reason
 
     @property
     def is_fault(self) -> bool:
-        """Whether the card is broken, as the PCI bus, NVML or a test shows it."""
-        return self.source in (Source.BUS, Source.NVML, Source.TEST)
+        """Whether the card is broken, as the PCI bus, NVML or a test shows it or has shown it."""
+        return self.source in (Source.BUS, Source.NVML, Source.TEST, Source.REPAIR)
 
 
 Reasons: TypeAlias = tuple[Unavailable, ...]

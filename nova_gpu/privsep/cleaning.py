@@ -24,6 +24,13 @@ def reset(address: str) -> None:
 
 
 @nova_gpu.privsep.entrypoint.entrypoint
+def reset_bus(address: str) -> None:
+    """Reset the bus of the GPU at *address*, which no other device may be on."""
+    card, settings = _card(model.PciAddress.parse(address)), nova_gpu.privsep.vfio.settings
+    binding.reset(card, settings(CONF.gpu.clean_timeout), bus=True)
+
+
+@nova_gpu.privsep.entrypoint.entrypoint
 def end_processes(address: str) -> list[str]:
     """End the processes that a container left with the device open; return their descriptions.
 

@@ -3,17 +3,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import dataclasses
+from collections.abc import Collection, Mapping, Set
 from typing import TYPE_CHECKING, Protocol
 
 from nova_gpu.core import extensions
 from nova_gpu.core.model import GPU, PciAddress
-from nova_gpu.core.unavailability import Reasons
+from nova_gpu.core.unavailability import Reasons, Source
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state.quarantine import Identities
 
 if TYPE_CHECKING:
     from nova_gpu.virt.usage.ledger import Ledger
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HostCards:
+    """The cards of a host at the end of a period.
+
+    ``reasons``: why new instances do not get them, by card. ``held``: those that an instance has or
+    is about to get, wholly or in part, or that are being cleaned or tested. ``dirty``: those that
+    are to be cleaned. ``divided``: those that are given in parts. ``joined``: the cards that are on
+    one board with a card, or that reach it past the IOMMU, by card.
+    """
+
+    cards: Mapping[PciAddress, GPU]
+    reasons: Mapping[PciAddress, Reasons]
+    held: Set[PciAddress]
+    dirty: Set[PciAddress]
+    divided: Set[PciAddress]
+    joined: Mapping[PciAddress, Set[PciAddress]]
+
+    def idle(self) -> list[GPU]:
+        """Return the cards that no instance has and that no reason but a test's keeps back."""
+        return [
+            card
+            for address, card in self.cards.items()
+            if address not in self.held | self.dirty
+            and all(
+                own.source in (Source.GATE, Source.TEST) for own in self.reasons.get(address, ())
+            )
+        ]
+
+    def beside(self, address: PciAddress) -> Set[PciAddress]:
+        """Return the other cards that a reset of more than the card at *address* may reach."""
+        bus = {a for a in self.cards if (a.domain, a.bus) == (address.domain, address.bus)}
+        linked = {link.peer for link in self.cards[address].links}
+        return (bus | linked | self.joined.get(address, frozenset())) - {address}
 
 
 class Gate(Protocol):
@@ -25,19 +61,16 @@ class Gate(Protocol):
     def kept_back(self, cards: Collection[GPU]) -> Mapping[PciAddress, Reasons]:
         """Return why new instances do not get some of *cards*, which are all of the host.
 
-        The sources of the reasons are ``GATE`` and ``TEST``. In the commands nothing is changed.
+        The sources of the reasons are ``GATE``, ``TEST`` and ``REPAIR``. In the commands nothing is
+        changed.
         """
 
-    def step(
-        self, idle: Collection[GPU], quarantined: Collection[PciAddress], ledger: Ledger
-    ) -> Mapping[PciAddress, Reasons]:
+    def step(self, host: HostCards, ledger: Ledger) -> Mapping[PciAddress, Reasons]:
         """Go on with the work on cards; return further reasons, in force at once.
 
         nova-compute calls it in each period but its first, after :meth:`kept_back`. It must not
         take long. A card of which it returns a reason is reserved in Placement before the next
         call, so that only then no instance gets it.
-
-        :param idle: the cards that no instance has and that no other reason keeps back
         """
 
 

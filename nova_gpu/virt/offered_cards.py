@@ -10,6 +10,7 @@ from oslo_log import log as logging
 
 from nova_gpu.core import device, exception, unavailability
 from nova_gpu.core.unavailability import Source, Unavailable
+from nova_gpu.virt.card_gates import HostCards
 from nova_gpu.virt.health.monitor import Watch
 from nova_gpu.virt.health.xids import Xids
 from nova_gpu.virt.inventory import discovery
@@ -106,6 +107,13 @@ class Cards:
         """Let extensions go on with what they do with idle cards before new instances get them."""
         if not self.discovery.gates:
             return
+        host = self._host_cards(ledger)
+        for gate in self.discovery.gates:
+            further = gate.step(host, ledger)
+            self.card_inventory.reserve(further)
+            self.vgpus.cards.reserve(further)
+
+    def _host_cards(self, ledger: Ledger) -> HostCards:
         shared = self.vgpus.cards.look.cards
         reasons = {
             a: own
@@ -116,23 +124,13 @@ class Cards:
         cards = {card.address: card for card in self.card_inventory.cards()}
         cards |= {address: card.gpu for address, card in shared.items()}
         now = ledger.now
-        used = now.taken() | now.used | now.counted() | now.started()
-        busy = {device.card_of(device.function(item), cards) for item in used}
-        idle = [
-            card
-            for address, card in cards.items()
-            if address not in busy
-            and all(own.source in (Source.GATE, Source.TEST) for own in reasons.get(address, ()))
-        ]
-        quarantined = [
-            address
-            for address, own in reasons.items()
-            if any(reason.source is Source.QUARANTINE for reason in own)
-        ]
-        for gate in self.discovery.gates:
-            further = gate.step(idle, quarantined, ledger)
-            self.card_inventory.reserve(further)
-            self.vgpus.cards.reserve(further)
+        held, dirty = (
+            {a for item in used if (a := device.card_of(device.function(item), cards))}
+            for used in (now.taken() | now.counted() | now.started(), now.used)
+        )
+        board = frozenset(self.discovery.deliveries.sets.modules)
+        joined = {**dict.fromkeys(board, board), **self.discovery.joined_cards.joined()}
+        return HostCards(cards, reasons, held, dirty, shared.keys(), joined)
 
     def withhold(self) -> None:
         """Offer no card and no vGPU to new instances until :meth:`look` succeeds."""

@@ -6,9 +6,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from oslo_config import cfg
+from oslo_config import types as cfg_types
 
 # Values of card_test that are no path
 BUS, DCGMI = "bus", "dcgmi"
+# Values of card_repair
+RESET, BUS_RESET = "reset", "bus-reset"
 
 OPTS: Sequence[cfg.Opt] = (
     cfg.MultiStrOpt(
@@ -91,6 +94,56 @@ verdict. With 0 the last free card is tested as well.
 Related options:
 
 * ``[gpu]card_test_days``
+""",
+    ),
+    cfg.ListOpt(
+        "card_repair",
+        default=[],
+        item_type=cfg_types.String(choices=[RESET, BUS_RESET]),
+        help="""
+What nova-compute itself does to a faulty card, while no instance has it. Unset: cards are not
+repaired. If it is set, a card that had a fault which asks for a step of a repair is offered only
+after that step and a test that passes after it, also if the fault is not reported any more.
+
+* ``reset``: the reset that also cleans a card after a guest; for containers
+  ``nvidia-smi --gpu-reset``
+* ``bus-reset``: a reset of the card's whole bus, while no instance has another card that it could
+  reach; not for containers
+
+For every other step the card waits, and the reason says what to do. nova-compute never boots the
+host.
+
+Related options:
+
+* ``[gpu]card_test``, which must be set
+* ``[gpu]card_repair_tries``, ``[gpu]card_repair_days``
+""",
+    ),
+    cfg.IntOpt(
+        "card_repair_tries",
+        default=3,
+        min=1,
+        max=100,
+        help="""
+After how many steps in ``[gpu]card_repair_days`` days a card that needs another one is to be
+replaced. New instances do not get it until ``nova-gpu test`` was run. Boots of the host count while
+the card waits for a step.
+
+Related options:
+
+* ``[gpu]card_repair``
+""",
+    ),
+    cfg.IntOpt(
+        "card_repair_days",
+        default=30,
+        min=1,
+        help="""
+Days in which the steps count that ``[gpu]card_repair_tries`` limits.
+
+Related options:
+
+* ``[gpu]card_repair``
 """,
     ),
 )

@@ -18,7 +18,7 @@ import nova_gpu_cardlife.privsep
 from nova_gpu.conf import CONF, NOVAS
 from nova_gpu.core import boundary, exception, printable
 from nova_gpu.core.model import GPU, PciAddress
-from nova_gpu.core.unavailability import Reasons, Source, Unavailable
+from nova_gpu.core.unavailability import Reasons, Repair, Source, Unavailable
 from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import quarantine
@@ -29,6 +29,7 @@ from nova_gpu_cardlife.host import bus_test, records
 from nova_gpu_cardlife.host.records import Tested
 
 if TYPE_CHECKING:
+    from nova_gpu.virt.card_gates import HostCards
     from nova_gpu.virt.usage.ledger import Ledger
 
 LOG = logging.getLogger(__name__)
@@ -137,17 +138,13 @@ class TestedCards:
         known = records.versions(card, self._roots)
         records.write(at, card.address, Tested(record, card.product.key, known, seen))
 
-    def step(
-        self,
-        idle: Collection[GPU],
-        quarantined: Collection[PciAddress],
-        ledger: Ledger,
-    ) -> Mapping[PciAddress, Reasons]:
+    def step(self, host: HostCards, ledger: Ledger) -> Mapping[PciAddress, Reasons]:
         """Begin the tests that the last call has announced; return the cards to be tested next."""
         with contextlib.suppress(OSError):  # the next period tries it again
-            for address in quarantined:
-                records.remove(self._folder, address)
-        here = {card.address: card for card in idle if card.address in self._cards}
+            for address, own in host.reasons.items():
+                if any(reason.source is Source.QUARANTINE for reason in own):
+                    records.remove(self._folder, address)
+        here = {card.address: card for card in host.idle() if card.address in self._cards}
         before, self._chosen = self._chosen, frozenset()
         for address in sorted(before & here.keys()):
             if self._is_due(address) and len(self._running) < CONF.gpu.card_test_at_once:
@@ -220,13 +217,13 @@ class TestedCards:
                 with boundary.crossed():
                     answer = nova_gpu_cardlife.privsep.tests.outcome(str(address))
             except boundary.Failure as error:
-                answer = Verdict.UNKNOWN.value, f"its end cannot be read: {error}", ""
+                answer = Verdict.UNKNOWN.value, f"its end cannot be read: {error}", "", None
             if answer is None:
                 continue
-            name, text, output = answer
+            name, text, output, asks = answer
             for line in output.splitlines()[-_LINES:]:
                 LOG.info("Test of GPU %s: %s", address, printable.printable(line, _LINE))
-            self._end(address, Outcome(Verdict(name), text))
+            self._end(address, Outcome(Verdict(name), text, Repair(asks) if asks else None))
             self._running.pop(address).close()
 
     def _end(self, address: PciAddress, outcome: Outcome) -> None:
@@ -235,7 +232,8 @@ class TestedCards:
         try:
             tested = records.read(self._folder, address)
             if tested and tested.record.state == gate.TESTING:
-                record = gate.Record(outcome.verdict.value, outcome.text, time.time())
+                asks = outcome.asks.value if outcome.asks else None
+                record = gate.Record(outcome.verdict.value, outcome.text, time.time(), asks)
                 ended = Tested(record, tested.product, tested.versions, tested.seen)
                 records.write(self._folder, address, ended)
                 if address in self._cards:

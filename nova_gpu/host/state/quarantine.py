@@ -5,7 +5,7 @@ Each quarantined card has one file, its entry, named after the card's address::
 
     0000:88:00.0.json
     {"address": "0000:88:00.0", "product": "10de:2335", "reason": "...", "remedy": "...",
-     "since": "2026-11-21T15:40:11+00:00", "cleaning": false, "until_boot": null,
+     "since": "2026-11-21T15:40:11+00:00", "cleaning": false, "until_boot": null, "asks": "reset",
      "seen": {"identity": {"nvidia": "GPU-4a2b..."}, "addresses": ["0000:88:00.0"],
               "boot_id": "1f0c..."}}
 
@@ -35,7 +35,7 @@ from oslo_utils import timeutils
 
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, PciAddress
-from nova_gpu.core.unavailability import Reasons, Source, Unavailable
+from nova_gpu.core.unavailability import Reasons, Repair, Source, Unavailable
 from nova_gpu.host.pci import identity
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import files
@@ -66,7 +66,8 @@ class Entry:
 
     ``product`` is as ``10de:2335``, ``None`` for any; ``since`` is in ISO 8601, with its offset. An
     entry with the boot id ``until_boot`` ends with that boot of the host. ``cleaning`` is true only
-    in entries of older releases.
+    in entries of older releases. ``asks`` is the step of a repair that the fault asks for, after
+    which an extension may end the quarantine (the value of a :class:`Repair`).
     """
 
     address: PciAddress
@@ -77,6 +78,7 @@ class Entry:
     cleaning: bool = False
     until_boot: str | None = None
     seen: Seen | None = None
+    asks: str | None = None
 
     @property
     def way_out(self) -> str:
@@ -91,11 +93,18 @@ Identities = Callable[[Iterable[GPU]], Mapping[PciAddress, identity.Identity]]
 
 
 def entry(
-    card: GPU, reason: str, remedy: str, *, until_boot: str | None = None, seen: Seen | None = None
+    card: GPU,
+    reason: str,
+    remedy: str,
+    *,
+    until_boot: str | None = None,
+    seen: Seen | None = None,
+    asks: Repair | None = None,
 ) -> Entry:
     """Return a new entry that quarantines *card* once :func:`put` has written it."""
     now = timeutils.utcnow(with_timezone=True).isoformat(timespec="seconds")
-    return Entry(card.address, card.product.key, reason, remedy, now, False, until_boot, seen)
+    step = asks.value if asks else None
+    return Entry(card.address, card.product.key, reason, remedy, now, False, until_boot, seen, step)
 
 
 def _identities(
@@ -151,7 +160,8 @@ def unavailable(
             if card.address == record.address or record.seen is None or len(about) == 1:
                 former = "" if card.address == record.address else f"as {record.address} "
                 reason = f"it is in quarantine {former}{text}"
-                reasons_by_card[card.address] = _reasons(reason, record.way_out)
+                asks = Repair(record.asks) if record.asks else None
+                reasons_by_card[card.address] = _reasons(reason, record.way_out, asks)
             else:
                 remedy = f"{record.remedy}; " if record.remedy else ""
                 reasons = _reasons(
@@ -163,8 +173,8 @@ def unavailable(
     return reasons_by_card
 
 
-def _reasons(reason: str, remedy: str) -> Reasons:
-    return (Unavailable(reason, remedy, Source.QUARANTINE),)
+def _reasons(reason: str, remedy: str, asks: Repair | None = None) -> Reasons:
+    return (Unavailable(reason, remedy, Source.QUARANTINE, asks=asks),)
 
 
 def cards_of(
@@ -368,8 +378,11 @@ def _read(path: pathlib.Path, address: PciAddress) -> Entry:
         if until_boot is not None and not isinstance(until_boot, str):
             raise TypeError("until_boot must be a boot id")
         cleaning = content["cleaning"] is True
-        seen = parse_seen(content.get("seen"))
-        return Entry(address, product, cleaning=cleaning, until_boot=until_boot, seen=seen, **texts)
+        seen, asks = parse_seen(content.get("seen")), content.get("asks")
+        if asks not in (None, *(step.value for step in Repair)):
+            raise ValueError(f"no step of a repair is called {asks}")
+        lasts = {"cleaning": cleaning, "until_boot": until_boot, "seen": seen, "asks": asks}
+        return Entry(address, product, **texts, **lasts)
     except FileNotFoundError:
         raise
     except (OSError, ValueError, LookupError, TypeError) as error:

@@ -378,10 +378,14 @@ def in_use(
 # did.
 
 
-def reset(gpu: model.GPU, settings: RebindSettings, *, required: bool = True) -> None:
+def reset(
+    gpu: model.GPU, settings: RebindSettings, *, required: bool = True, bus: bool = False
+) -> None:
     """Reset all functions of *gpu*, which must be bound to VFIO and not used by a guest.
 
     :param required: if false, a card that no method can reset passes, if it answers
+    :param bus: reset its whole bus, also if its functions can be reset alone; the kernel refuses
+        that if a device of another IOMMU group is on the bus
     :raises NotCleanedYet: if the search for processes that have it open takes too long
     :raises NotClean: if a function is not reset, or does not answer afterwards
     """
@@ -392,9 +396,9 @@ def reset(gpu: model.GPU, settings: RebindSettings, *, required: bool = True) ->
     try:
         error = _still_in_use(gpu, settings)
         if error is None:
-            own = resets_functions(gpu, roots)
+            own = not bus and resets_functions(gpu, roots)
             error = _reset(gpu, "functions" if own else _BUS, settings)
-            if error and not own:
+            if error and not own and not bus:
                 remedy += _WITHOUT_RESET
                 error = error if required else _reset(gpu, None, settings)
     except OSError as failure:

@@ -11,7 +11,7 @@ from oslo_log import log as logging
 from nova_gpu.conf import CONF
 from nova_gpu.core import health_verdict, unavailability
 from nova_gpu.core.model import GPU, PciAddress
-from nova_gpu.core.unavailability import Reasons, Scope, Source, Unavailable
+from nova_gpu.core.unavailability import Reasons, Repair, Scope, Source, Unavailable
 from nova_gpu.host import pci_errors as host_health
 from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.pci import iommu
@@ -19,8 +19,10 @@ from nova_gpu.host.roots import Roots
 
 LOG = logging.getLogger(__name__)
 
-SILENT = Unavailable("it no longer answers on the PCI bus", "", Source.BUS, Scope.ALL)
-LOST = Unavailable("NVIDIA's driver has lost it", "", Source.NVML, Scope.ALL)
+SILENT = Unavailable(
+    "it no longer answers on the PCI bus", "", Source.BUS, Scope.ALL, Repair.REBOOT
+)
+LOST = Unavailable("NVIDIA's driver has lost it", "", Source.NVML, Scope.ALL, Repair.REBOOT)
 _REFUSED = "see the kernel's log about it (NVRM, RmInitAdapter), and reset, reseat or replace it"
 
 # Puts a card into quarantine for a fault: with a boot id until the host's next boot, without until
@@ -120,7 +122,7 @@ def _unusable(answer: health_verdict.NvmlHealth) -> Unavailable | None:
     if not answer.refused:
         return None
     reason = f"NVIDIA's driver has it and NVML cannot open it ({answer.refused})"
-    return Unavailable(reason, _REFUSED, Source.NVML, Scope.ALL)
+    return Unavailable(reason, _REFUSED, Source.NVML, Scope.ALL, Repair.REBOOT)
 
 
 def quarantine_left_mig(card: GPU, roots: Roots, quarantine: Quarantine) -> None:

@@ -22,7 +22,7 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import device, exception, unavailability
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, PciAddress, Product
-from nova_gpu.core.unavailability import Reasons, Source, Unavailable
+from nova_gpu.core.unavailability import Reasons, Repair, Source, Unavailable
 from nova_gpu.host.pci import identity
 from nova_gpu.host.state import quarantine
 from nova_gpu.host.state.quarantine import Entry, Seen
@@ -253,15 +253,18 @@ class Releases:
         remedy: str,
         owner: Owner | None = None,
         until_boot: str | None = None,
+        asks: Repair | None = None,
     ) -> None:
         """Put *card* into quarantine, so that new instances do not get it.
 
         :param owner: the instance that has the card, or had it last
         :param until_boot: the host's present boot id if the next boot is to end the quarantine;
             ``None`` if only the operator is to end it
+        :param asks: the step of a repair that may end it, too
         :raises OSError: if the entry cannot be written; it still applies in this process
         """
-        new = quarantine.entry(card, reason, remedy, until_boot=until_boot, seen=self._seen(card))
+        seen = self._seen(card)
+        new = quarantine.entry(card, reason, remedy, until_boot=until_boot, seen=seen, asks=asks)
         LOG.error("GPU %s is in quarantine: %s; %s", card.address, reason, new.way_out)
         is_new = card.address not in self._unwritten
         self._unwritten[card.address] = new
@@ -325,7 +328,7 @@ class Releases:
             LOG.error("GPU %s is in quarantine already: %s", card.address, fault.reason)
             return
         owner = self._card_inventory.owners().get(card.address)
-        self.quarantine(card, fault.reason, fault.remedy, owner, until_boot)
+        self.quarantine(card, fault.reason, fault.remedy, owner, until_boot, fault.asks)
 
     def _seen(self, card: GPU) -> Seen | None:
         return quarantine.see([card], self._roots, self._discovery.identities).get(card.address)
@@ -374,7 +377,7 @@ class Releases:
                 raise
             except exception.NotClean as error:
                 self._ledger.cleaned(card.address)
-                self.quarantine(card, error.reason, error.remedy, owner)
+                self.quarantine(card, error.reason, error.remedy, owner, asks=Repair.BUS_RESET)
                 return False
             if was_reset:
                 self._mended(card.address)
@@ -387,7 +390,8 @@ class Releases:
 
 def _reason(new: Entry, *remedies: str) -> Unavailable:
     reason = f"it is in quarantine since {new.since}: {new.reason}"
-    return Unavailable(reason, "; ".join((new.way_out, *remedies)), Source.QUARANTINE)
+    asks = Repair(new.asks) if new.asks else None
+    return Unavailable(reason, "; ".join((new.way_out, *remedies)), Source.QUARANTINE, asks=asks)
 
 
 def _in_force(entry: Entry | None) -> Entry | None:

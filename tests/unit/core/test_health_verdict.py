@@ -5,7 +5,7 @@ import unittest
 
 from nova_gpu.core import health_verdict, unavailability
 from nova_gpu.core.health_verdict import ErrorCounts, NvmlHealth
-from nova_gpu.core.unavailability import Scope, Source, Unavailable
+from nova_gpu.core.unavailability import Repair, Scope, Source, Unavailable
 
 
 class TestBusErrors(unittest.TestCase):
@@ -62,6 +62,31 @@ class TestNvml(unittest.TestCase):
             verdict = health_verdict.of_nvml(health)
             self.assertIn(words, str(verdict), health)
             self.assertIn("; ", str(verdict))
+
+
+class AsksTest(unittest.TestCase):
+    def test_steps(self) -> None:
+        """What nvml.h and the Xid catalog ask for"""
+        of_nvml, of_xid = health_verdict.of_nvml, health_verdict.of_xid
+        steps = [None, "RESET", "REBOOT", *["DRAIN_AND_RESET"] * 2, None, "BUS_RESET", "REBOOT"]
+        faults = [(of_nvml(NvmlHealth(recovery_action=n)), steps[n]) for n in range(1, 8)]
+        for fault, step in (
+            *faults,
+            (of_nvml(NvmlHealth(recovery_action=99)), None),
+            (of_nvml(NvmlHealth(remapping_failed=True, recovery_action=1)), "SERVICE"),
+            (of_nvml(NvmlHealth(uncorrected=1)), "RESET"),
+            (of_nvml(NvmlHealth(retirement_pending=True)), "RESET"),
+            (of_nvml(NvmlHealth(remapping_pending=True)), "RESET"),
+            (of_nvml(NvmlHealth(compute_mode=2)), None),
+            (of_nvml(NvmlHealth(fabric_state=1)), None),
+            (of_nvml(NvmlHealth(fabric_state=3, fabric_health=1)), "REBOOT"),
+            (of_xid(79, ""), "REBOOT"),
+            (of_xid(48, ""), "RESET"),
+            (health_verdict.of_bus_errors(ErrorCounts(0, 0, 0), ErrorCounts(1, 0, 0)), "RESET"),
+            (health_verdict.of_mig_mode(), None),
+        ):
+            assert fault is not None
+            self.assertEqual(step and Repair[step], fault.asks, fault)
 
 
 class TestXid(unittest.TestCase):

@@ -9,8 +9,8 @@ from typing import Any
 from nova_gpu.cmd import this_host
 from nova_gpu.conf import CONF
 from nova_gpu.core.model import PciAddress
-from nova_gpu_cardlife import tests_of_cards
-from nova_gpu_cardlife.host import records
+from nova_gpu_cardlife import repairs_of_cards, tests_of_cards
+from nova_gpu_cardlife.host import records, repair_records
 
 
 def run(command: Any, _: list[str]) -> int:
@@ -26,7 +26,9 @@ def run(command: Any, _: list[str]) -> int:
         if not tests_of_cards.folder().exists():
             print("nova-gpu: nova-compute has not begun to test GPUs; restart it.", file=sys.stderr)
             return 1
+        # In this order: while one of the two is there, the card is not offered without a test.
         records.remove(tests_of_cards.folder(), card)
+        repair_records.remove(repairs_of_cards.folder(), card)
     except OSError as error:
         print(f"nova-gpu: {card}: {error.strerror}; run this command as root.", file=sys.stderr)
         return 1

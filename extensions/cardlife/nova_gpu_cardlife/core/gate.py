@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nova_gpu.core.model import PciAddress
-from nova_gpu.core.unavailability import Source, Unavailable
+from nova_gpu.core.unavailability import Repair, Source, Unavailable
 from nova_gpu_cardlife.core.verdict import Verdict
 
 UNTESTED, TESTING = "UNTESTED", "TESTING"
@@ -35,17 +35,23 @@ CHOSEN = Unavailable("its test begins in the next period", _WAIT, Source.GATE)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Record:
-    """The last test of a card. ``since`` is the time of its begin or its verdict, since 1970."""
+    """The last test of a card. ``since`` is the time of its begin or its verdict, since 1970.
+
+    ``asks`` is that of an :class:`~nova_gpu_cardlife.core.verdict.Outcome`, by its value.
+    """
 
     state: str
     text: str
     since: float
+    asks: str | None = None
 
     def __post_init__(self) -> None:
         if self.state not in _STATES or not isinstance(self.text, str):
             raise ValueError(f"no state of a test is called {self.state}")
         if not 0 <= self.since < _NEVER:
             raise ValueError(f"no test was at {self.since}")
+        if self.asks is not None:
+            Repair(self.asks)
 
     @property
     def sells(self) -> bool:
@@ -69,14 +75,16 @@ def reason(
     if not record.sells:
         text = f": {record.text}" if record.text else ""
         remedy = f"repair it, then run nova-gpu test {card}"
+        # What says no more may be over after a reset.
+        asks: Repair | None = Repair(record.asks) if record.asks else Repair.RESET
         if record.state == Verdict.UNKNOWN.value:
+            asks = None
             remedy = (
                 "see the test's output in nova-compute's log; it is tested again after an hour, or "
                 f"at once after nova-gpu test {card}"
             )
-        return Unavailable(
-            f"its test of {since} ended with the verdict {record.state}{text}", remedy, Source.TEST
-        )
+        ended = f"its test of {since} ended with the verdict {record.state}{text}"
+        return Unavailable(ended, remedy, Source.TEST, asks=asks)
     if changed:
         return Unavailable(f"since its last test {changed}", _WAIT, Source.GATE)
     return None

@@ -14,6 +14,7 @@ from typing import Any
 
 from nova_gpu.core import exception, json_text, printable
 from nova_gpu.core.model import PciAddress
+from nova_gpu.core.unavailability import Repair
 
 
 class Verdict(enum.Enum):
@@ -33,10 +34,14 @@ class Verdict(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outcome:
-    """The end of a test. ``text`` says why the verdict is not ``PASS``, and may be empty."""
+    """The end of a test. ``text`` says why the verdict is not ``PASS``, and may be empty.
+
+    ``asks`` is the step of a repair that a test names which failed, ``None`` if it names none.
+    """
 
     verdict: Verdict
     text: str = ""
+    asks: Repair | None = None
 
 
 # The release of DCGM whose dcgmi was read: dcgmi/Diag.cpp and dcgmi/Query.cpp, and what 4.2.3 and
@@ -46,6 +51,8 @@ _DCGM = re.compile(r"4\.\d+\.\d+")
 _SOFTWARE = "Deployment"
 _STATUS = {"Pass": Verdict.PASS, "Warn": Verdict.WARNING, "Fail": Verdict.CRITICAL}
 _SKIPPED = "Skip"
+# dcgmErrorSeverity_t of DCGM 4 (dcgm_errors.h): ISOLATE, TRIAGE and CONFIG are for a person.
+_SEVERITIES = {2: Repair.SERVICE, 4: Repair.SERVICE, 5: Repair.SERVICE, 6: Repair.RESET}
 _LISTED = re.compile(r"^\|\s*(\d+)\s*\|\s*Name:.*\n\|\s*\|\s*PCI Bus ID:\s*(\S+)", re.MULTILINE)
 _WRONG = (ValueError, LookupError, TypeError, AttributeError)
 
@@ -96,25 +103,30 @@ def of_dcgm(status: int, output: str, gpu: int, level: int) -> Outcome:
         results = list(_results(content["DCGM Diagnostic"], gpu))
     except _WRONG as error:
         return unknown(f"it ended with {status}, and its answer is not understood: {error}")
-    verdicts = [_STATUS[result] for _, _, result, _ in results if result != _SKIPPED]
+    verdicts = [_STATUS[result] for _, _, result, *_ in results if result != _SKIPPED]
     bad = [
         f"{name}: {text or result}"
-        for _, name, result, text in results
+        for _, name, result, text, _ in results
         if result not in ("Pass", _SKIPPED)
     ]
     text = printable.printable("; ".join(dict.fromkeys(bad)))
     if Verdict.CRITICAL in verdicts:
-        return Outcome(Verdict.CRITICAL, text)
+        severities = {n for *_, result, _, own in results if result == "Fail" for n in own}
+        # An error that a person must look at outlasts a reset.
+        asks = {_SEVERITIES[number] for number in severities & _SEVERITIES.keys()}
+        return Outcome(
+            Verdict.CRITICAL, text, next((step for step in reversed(Repair) if step in asks), None)
+        )
     if status != 0:
         return unknown(f"it ended with {status} without a test that failed")
-    of_card = {category for category, _, result, _ in results if result != _SKIPPED}
+    of_card = {category for category, _, result, *_ in results if result != _SKIPPED}
     if not of_card or (level > 1 and of_card == {_SOFTWARE}):
         return unknown("no test of the card was run; each was skipped")
     return Outcome(Verdict.WARNING if Verdict.WARNING in verdicts else Verdict.PASS, text)
 
 
-def _results(content: Any, gpu: int) -> Iterator[tuple[str, str, str, str]]:
-    """Yield category, test, status and text of each result.
+def _results(content: Any, gpu: int) -> Iterator[tuple[str, str, str, str, list[Any]]]:
+    """Yield category, test, status, text and severities of each result.
 
     :raises ValueError, LookupError, TypeError, AttributeError: for anything else than is known
     """
@@ -128,5 +140,9 @@ def _results(content: Any, gpu: int) -> Iterator[tuple[str, str, str, str]]:
                     raise ValueError(f"the status {result['status']}")
                 if result.get("entity_group") == "GPU" and result["entity_id"] != gpu:
                     raise ValueError(f"it is about GPU {result['entity_id']}, not {gpu}")
-                warnings = (warning["warning"] for warning in result.get("warnings", ()))
-                yield category["category"], test["name"], result["status"], ", ".join(warnings)
+                warnings = result.get("warnings", ())
+                text = ", ".join(warning["warning"] for warning in warnings)
+                # A number, and hashable: what is none names no step.
+                kinds = (warning.get("error_severity") for warning in warnings)
+                own = [kind for kind in kinds if isinstance(kind, int)]
+                yield category["category"], test["name"], result["status"], text, own

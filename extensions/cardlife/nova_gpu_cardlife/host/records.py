@@ -4,7 +4,7 @@
 For example::
 
     0000:88:00.0.json
-    {"state": "PASS", "text": "", "since": 1796082011.2, "product": "10de:2335",
+    {"state": "PASS", "text": "", "since": 1796082011.2, "asks": null, "product": "10de:2335",
      "versions": {"driver": "580.82.09", "firmware": "96.00.89.00.01"},
      "seen": {"identity": {"nvidia": "GPU-4a2b..."}, "addresses": ["0000:88:00.0"],
               "boot_id": "1f0c..."}}
@@ -93,7 +93,8 @@ def read(folder: pathlib.Path, card: PciAddress) -> Tested | None:
         content = files.read_json(path)
         seen = quarantine.parse_seen(content["seen"])
         known = {str(name): str(text) for name, text in content["versions"].items()}
-        record = gate.Record(content["state"], content["text"], float(content["since"]))
+        since, asks = float(content["since"]), content.get("asks")
+        record = gate.Record(content["state"], content["text"], since, asks)
         if seen is None:
             raise ValueError("it does not say which card it is of")
         return Tested(record, str(content["product"]), known, seen)

@@ -8,10 +8,11 @@ import types
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import nova_gpu_cardlife.privsep.steps
     import nova_gpu_cardlife.privsep.tests  # noqa: F401
 
 
 def __getattr__(name: str) -> types.ModuleType:
-    if name != "tests":
+    if name not in ("steps", "tests"):
         raise AttributeError(f"module {__name__} has no attribute {name}")
     return importlib.import_module(f"{__name__}.{name}")

@@ -35,6 +35,8 @@ from nova_gpu_cardlife.options import BUS, DCGMI
 _OPTION = "card_test"
 _LIST_TIMEOUT_S = 5.0
 _ENDED = "the process that ran it has ended"
+# Of each file that a test writes, also of what it prints, in bytes: a test must not fill the disk.
+_LARGEST = 64 << 20
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -105,7 +107,10 @@ def begin(address: str) -> None:
         output = tempfile.TemporaryFile()  # noqa: SIM115
         try:
             process = subprocess.Popen(
-                ["timeout", "--signal=KILL", str(CONF.gpu.card_test_timeout), *words],
+                [
+                    *("prlimit", f"--fsize={_LARGEST}"),
+                    *("timeout", "--signal=KILL", str(CONF.gpu.card_test_timeout), *words),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.DEVNULL,
@@ -134,11 +139,11 @@ def _lock(address: str) -> socket.socket:
 
 
 @nova_gpu.privsep.entrypoint.entrypoint
-def outcome(address: str) -> tuple[str, str, str] | None:
-    """Return verdict, text and output of an ended test, ``None`` while it runs."""
+def outcome(address: str) -> tuple[str, str, str, str | None] | None:
+    """Return verdict, text, output and the step asked for, ``None`` while the test runs."""
     test = _tests.get(address)
     if test is None:
-        return verdict.Verdict.UNKNOWN.value, _ENDED, ""
+        return verdict.Verdict.UNKNOWN.value, _ENDED, "", None
     pid = test.process.pid
     if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
         return None
@@ -151,10 +156,12 @@ def outcome(address: str) -> tuple[str, str, str] | None:
         file.seek(0)
         text = file.read(files.LARGEST).decode(errors="replace")
     ended = _judged(test, status, text)
-    return ended.verdict.value, ended.text, text
+    return ended.verdict.value, ended.text, text, ended.asks.value if ended.asks else None
 
 
 def _judged(test: _Test, status: int, text: str) -> Outcome:
+    if abs(status) in (signal.SIGXFSZ, 128 + signal.SIGXFSZ):
+        return verdict.unknown(f"it printed, or wrote to a file, more than {_LARGEST >> 20} MiB")
     if status < 0 or status == 128 + signal.SIGKILL:
         seconds = CONF.gpu.card_test_timeout
         return verdict.unknown(f"it was killed; it may take {seconds} s ([gpu]card_test_timeout)")

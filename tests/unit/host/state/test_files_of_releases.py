@@ -67,7 +67,8 @@ class FilesOfReleasesTest(HostTestCase):
     def files(self) -> tuple[File, ...]:
         roots = self.host.roots
         inode = (roots.sysfs / "bus/pci/devices" / str(ADDRESS)).stat().st_ino
-        entry = quarantine.Entry(ADDRESS, CARD.product.key, "a", "b", SINCE, False, BOOT, SEEN)
+        product = CARD.product.key
+        entry = quarantine.Entry(ADDRESS, product, "a", "b", SINCE, False, BOOT, SEEN, "reset")
         former = {ADDRESS: FormerDriver("nvidia", "vfio-pci")}
         counted = counters.Counters(3, 2, {"GPUBusy": 1}, {"clean": 2}, {"clean": 1.5})
         return (
@@ -82,11 +83,12 @@ class FilesOfReleasesTest(HostTestCase):
                     "cleaning": False,
                     "until_boot": BOOT,
                     "seen": SEEN_FIELDS,
+                    "asks": "reset",
                 },
                 lambda at: quarantine.load(at / "gpu-quarantine"),
                 {ADDRESS: entry},
-                ("until_boot", "seen"),
-                {ADDRESS: dataclasses.replace(entry, until_boot=None, seen=None)},
+                ("until_boot", "seen", "asks"),
+                {ADDRESS: dataclasses.replace(entry, until_boot=None, seen=None, asks=None)},
             ),
             File(
                 f"gpu-clean/{ADDRESS}.json",

@@ -77,7 +77,9 @@ class FilesTest(unittest.TestCase):
 
     def test_written_and_read(self) -> None:
         self.assertIsNone(records.read(self.root, self.address))
-        tested = Tested(Record("WARNING", "a fan is slow", 12.5), "10de:2335", THEN, seen("a"))
+        tested = Tested(
+            Record("WARNING", "a fan is slow", 12.5, "reset"), "10de:2335", THEN, seen("a")
+        )
         records.write(self.root, self.address, tested)
         self.assertEqual(tested, records.read(self.root, self.address))
         records.remove(self.root, self.address)
@@ -98,6 +100,7 @@ class FilesTest(unittest.TestCase):
                 for since in ("null", '"soon"', "[]", "1e17", "-1")
             ),
             (whole + own).replace('"text": ""', '"text": 7'),
+            (whole + own).replace('"text": ""', '"text": "", "asks": "dance"'),
             (whole + own).replace('"versions": {}', '"versions": []'),
         ):
             path.write_text(text)

@@ -262,6 +262,15 @@ class NewCardTest(_ServiceTestCase):
         self.assertNotIn("\033", line)
         self.assertLess(len(line), 10000)
 
+    def test_a_test_that_fills_the_disk(self) -> None:
+        name = "nova_gpu_cardlife.privsep.tests._LARGEST"
+        self.useFixture(fixtures.MonkeyPatch(name, 1 << 20))
+        self.write(f"{PASS}; exec cat /dev/zero")
+        self.add()
+        for _ in range(2):
+            self.period()
+        self.assertIn("it printed, or wrote to a file, more than 1 MiB", self.reason(NEW))
+
     def test_a_test_that_hangs_is_killed_with_its_children(self) -> None:
         self.compute.config(group="gpu", card_test_timeout=1)
         pids = self.host.root / "pids"
@@ -281,11 +290,14 @@ class NewCardTest(_ServiceTestCase):
         self.assertFalse(is_alive(int(pids.read_text())))
 
     def test_a_service_that_ends_meanwhile(self) -> None:
-        self.write("sleep 1000")
+        begun = self.host.root / "begun"
+        self.write(f"touch {begun}; sleep 1000")
         self.add()
         self.period()
         self.compute.period()
         self.assertEqual("TESTING", self.state(NEW))
+        while not begun.exists():  # it has read what it does
+            time.sleep(0.01)
         tests = nova_gpu_cardlife.privsep.tests
         former = tests._tests.pop(NEW)  # the privileged process has ended, too
         self.write(PASS)

@@ -8,6 +8,7 @@ import unittest
 from typing import Any
 
 from nova_gpu.core.model import PciAddress
+from nova_gpu.core.unavailability import Repair
 from nova_gpu_cardlife.core import verdict
 from nova_gpu_cardlife.core.verdict import Verdict
 
@@ -164,6 +165,21 @@ class DcgmTest(unittest.TestCase):
             with self.subTest(expected=text or expected, level=level):
                 outcome = verdict.of_dcgm(status, output, 1, level)
                 self.assertEqual((expected, text), (outcome.verdict.value, outcome.text))
+
+    def test_what_a_failed_test_asks_for(self) -> None:
+        for severities, expected in (
+            ((6,), Repair.RESET),
+            ((6, 2), Repair.SERVICE),
+            ((1, 6, None), Repair.RESET),
+            ((99,), None),
+            (([], "6"), None),
+            ((), None),
+        ):
+            bad = result("Fail")
+            bad["warnings"] = [{"warning": "bad", "error_severity": n} for n in severities]
+            answer = diag(SOFTWARE, ("Hardware", "memory", [bad]))
+            outcome = verdict.of_dcgm(226, answer, 1, 2)
+            self.assertEqual((Verdict.CRITICAL, expected), (outcome.verdict, outcome.asks))
 
     def test_no_piece_of_an_answer_sells(self) -> None:
         whole = diag(SOFTWARE, MEMORY)
