@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from nova_gpu.core import extensions
 from nova_gpu.core.model import GPU, PciAddress
@@ -38,6 +38,18 @@ class Gate(Protocol):
         call, so that only then no instance gets it.
 
         :param idle: the cards that no instance has and that no other reason keeps back
+        """
+
+
+@runtime_checkable
+class Observer(Protocol):
+    """A gate that also takes in what nova-compute's looks show."""
+
+    def saw(self, reasons: Mapping[PciAddress, Reasons]) -> None:
+        """Take in the reasons against cards, those of gates included, after :meth:`kept_back`.
+
+        They are those of the cards themselves, not of the host or its options. It must not take
+        long.
         """
 
 
