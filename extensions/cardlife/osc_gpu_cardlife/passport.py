@@ -38,8 +38,8 @@ class ShowPassport(base_command.Lister):
         parser.add_argument(
             "serial",
             metavar="<serial>",
-            help="Serial number or uuid of the card, or for a card without one its address and "
-            "product, such as 0000:88:00.0-10de:2335",
+            help="Serial number or uuid of the card, or the address that it has on a host, such as "
+            "0000:88:00.0",
         )
         parser.add_argument(
             "files",
@@ -69,8 +69,8 @@ class ShowPassport(base_command.Lister):
 
 
 def _has(card: Passport, serial: str) -> bool:
-    ids = {text.lower() for record in card.records for text in record.ids.values()}
-    return serial.lower() in ids
+    texts = {text.lower() for record in card.records for text in record.ids.values()}
+    return serial.lower() in texts | {record.place for record in card.records}
 
 
 def _head(card: Passport, count: int) -> Iterator[str]:

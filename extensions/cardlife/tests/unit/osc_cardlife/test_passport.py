@@ -80,6 +80,7 @@ class ShowPassportTest(unittest.TestCase):
         by_place = passport.by_place(ONE, H200)
         made = [record(host, look(ids=by_place)) for host in ("one", "other")]
         self.assertEqual(2, len(self.shown(by_place["place"], *made)))
+        self.assertEqual(2, len(self.shown(ONE, *made)))
 
     def test_files_that_are_none(self) -> None:
         good = record("one", look())
