@@ -71,6 +71,11 @@ class EventType(enum.StrEnum):
         "instance, and for each instance that has the GPU",
     )
     QUARANTINE = "gpu.quarantine", "compute", True, "a card was put into quarantine"
+    PASSPORT = (
+        *("gpu.passport", "compute", False),
+        "the passport of a card has a new event: its place, a fault or its end, a test, a "
+        "cleaning, its driver or firmware, or an operator's note",
+    )
     NO_VALID_HOST = (
         *("gpu.no_valid_host", "scheduler", True),
         "a request for GPUs was refused before a host was chosen",

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Mapping, Set
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from nova_gpu.core import extensions
 from nova_gpu.core.model import GPU, PciAddress
@@ -71,6 +71,18 @@ class Gate(Protocol):
         nova-compute calls it in each period but its first, after :meth:`kept_back`. It must not
         take long. A card of which it returns a reason is reserved in Placement before the next
         call, so that only then no instance gets it.
+        """
+
+
+@runtime_checkable
+class Observer(Protocol):
+    """A gate that also takes in what nova-compute's looks show."""
+
+    def saw(self, reasons: Mapping[PciAddress, Reasons]) -> None:
+        """Take in the reasons against cards, those of gates included, after :meth:`kept_back`.
+
+        They are those of the cards themselves, not of the host or its options. It must not take
+        long.
         """
 
 

@@ -73,6 +73,7 @@ class Cards:
             self.vgpus.division.unprepared,
             self.discovery.kept_back(gpus),
         )
+        self.discovery.tell_observers(of_cards)
         self.xids.forget(gpus)
         self.vgpus.cards.judge(of_cards)
         unavailable = unavailability.merge(

@@ -146,4 +146,33 @@ Related options:
 * ``[gpu]card_repair``
 """,
     ),
+    cfg.StrOpt(
+        "passport_folder",
+        default="",
+        help="""
+Absolute path of the folder with the passports of this host's cards: where a card was, its faults,
+tests and cleanings, by its serial number. Empty: cards have no passports. nova-compute writes one
+file for each card and host there, and must be able to. Let all hosts share the folder, such as on
+NFS, to have a card met with its history on another host.
+
+Related options:
+
+* ``[gpu]passport_most_returns``
+""",
+    ),
+    cfg.IntOpt(
+        "passport_most_returns",
+        default=0,
+        min=0,
+        max=1000,
+        help="""
+How often in 30 days a card may come back after a fault, on this host or on others that share the
+folder. New instances do not get one that came back more often, until an operator accepts it with
+``nova-gpu passport ADDRESS --accept REASON``. 0: any number.
+
+Related options:
+
+* ``[gpu]passport_folder``, which must be set
+""",
+    ),
 )

@@ -219,6 +219,11 @@ class Discovery:
         """Return why extensions keep cards from new instances, by address."""
         return unavailability.merge(*(gate.kept_back(gpus) for gate in self.gates))
 
+    def tell_observers(self, reasons: Mapping[PciAddress, Reasons]) -> None:
+        for gate in self.gates:
+            if isinstance(gate, card_gates.Observer):
+                gate.saw(reasons)
+
     def identities(self, gpus: Iterable[GPU]) -> Mapping[PciAddress, identity.Identity]:
         """Return the facts that identify each card, such as its serial number, by address.
 
