@@ -209,7 +209,9 @@ class ServiceTest(compute.ComputeTestCase):
 
     def test_on(self) -> None:
         self.restart()
+        self.time += 20
         card, part = self.spawn()
+        self.time += 40
         self.compute.period()
         self.assertEqual(
             {card: (compute.ONE,), part: (f"{compute.DIVIDED}/nvidia-63/0",)}, self.held()
@@ -219,9 +221,12 @@ class ServiceTest(compute.ComputeTestCase):
         self.compute.period()
         self.assertEqual(["gpu.exists"] * 2, [str(event.type) for event in self.events])
         for event in self.events:
-            fields = event.project_id, event.user_id, event.gpu_seconds, event.count
-            self.assertEqual(("tenant", "user", HOUR, 1), fields)
+            fields = event.project_id, event.user_id, event.count
+            self.assertEqual(("tenant", "user", 1), fields)
             self.assertEqual("2026-11-01T13:00:00+00:00", event.audit_period_ending)
+        # What the service started itself begins with its claim.
+        seconds = {event.instance_uuid: event.gpu_seconds for event in self.events}
+        self.assertEqual({card: HOUR - 20, part: HOUR - 60}, seconds)
         ailments.silence(self.host, compute.ONE)
         self.compute.period()
         self.assertEqual((compute.ONE,), self.held()[card])
