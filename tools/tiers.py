@@ -98,6 +98,7 @@ LONG = (
     Part("upgrade", 13, "tools/lab upgrade HEAD~100"),
     Part("releases", 13, "tools/test releases"),
     Part("kolla", 12, ".ci/kolla", is_nightly=True),
+    Part("billing", 12, ".ci/billing"),
     Part("kvm", 13, ".ci/kvm"),
     Part("guide-kvm", 13, "tools/lab guide --kvm"),
     Part("walk", 13, "tools/lab guide --walk"),

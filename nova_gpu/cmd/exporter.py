@@ -28,6 +28,7 @@ from nova_gpu.host.pci import acs
 from nova_gpu.virt import counters
 from nova_gpu.virt.health import monitor
 from nova_gpu.virt.inventory.discovery import Discovery
+from nova_gpu.virt.usage import accounts
 
 LOG = logging.getLogger(__name__)
 
@@ -100,9 +101,19 @@ GAUGES = {
     ),
     "nova_gpu_memory_total_bytes": ("Memory of the card, by NVML.", ("address",)),
 }
+# Fields of an Account, and the labels
+_USAGE = (
+    *("instance_uuid", "project_id", "user_id", "usage_id"),
+    *("product_id", "product", "vgpu_type"),
+)
 COUNTERS = {
     "nova_gpu_claims": ("Cards that instances got at starts on this host.", ()),
     "nova_gpu_vgpu_claims": ("vGPUs that instances got at starts on this host.", ()),
+    "nova_gpu_usage_seconds": (
+        "The seconds in which an instance had GPUs of a product, or vGPUs of a type, times their "
+        "number, as in gpu.exists. Only with [DEFAULT]instance_usage_audit.",
+        _USAGE,
+    ),
     "nova_gpu_start_failures": (
         "Starts of guests that failed because of GPUs, by the error's class. The cause is host, "
         "request (an image, a flavor or a quota, or no fitting GPU free on the host) or unknown.",
@@ -264,6 +275,11 @@ class Metrics(Collector):
             yield _gauge("nova_gpu_free", [((), now.free)])
         yield _counter("nova_gpu_claims", [((), now.claims)])
         yield _counter("nova_gpu_vgpu_claims", [((), now.vgpu_claims)])
+        usage = [
+            (tuple(str(getattr(own, name) or "") for name in _USAGE), own.seconds)
+            for own in accounts.read(self._state_path)
+        ]
+        yield _counter("nova_gpu_usage_seconds", usage)
         # From zero: Prometheus sees no increase in a series that begins with 1.
         causes = {kind.__name__: kind.cause for kind in _kinds(exception.GPUError)}
         unknown = exception.Cause.UNKNOWN  # of an error that another release has

@@ -219,6 +219,20 @@ first, then on controllers. A host that once offered the class offers it even if
 again, because Placement refuses to remove what is in use.
 """,
     ),
+    cfg.BoolOpt(
+        "charge_faulty",
+        default=True,
+        help="""
+Count the time of a card for the instance that has it, in ``gpu.exists`` and
+``nova_gpu_usage_seconds_total``, also while the card is broken, as PCI, NVML or a test shows it, or
+in quarantine. False: that time is not counted, from the last period of nova-compute before it sees
+the fault to the first one without it. Set it alike on all hosts.
+
+Related options:
+
+* ``[DEFAULT]instance_usage_audit``, without which there is neither
+""",
+    ),
     cfg.IntOpt(
         "claim_grace_period",
         deprecated_name="handed_out_timeout",

@@ -30,7 +30,7 @@ LOG = logging.getLogger(__name__)
 _MOST_WAITING = 1000
 
 # The version of the payload: a new field increases the second number, any other change the first.
-VERSION = "1.1"
+VERSION = "1.2"
 
 
 class EventType(enum.StrEnum):
@@ -55,6 +55,11 @@ class EventType(enum.StrEnum):
         "an instance no longer has its GPUs of this host: delete, a build that failed, shelve "
         "offload, the source of a confirmed or live move, the destination of a reverted move, a "
         "stop with ``gpu:on_stop=release``",
+    )
+    EXISTS = (
+        *("gpu.exists", "compute", False),
+        "a full hour is over in which an instance had GPUs on this host, and three times more after "
+        "its last one, with ``gpu_seconds`` 0; only with ``[DEFAULT]instance_usage_audit``",
     )
     FAULT = (
         *("gpu.fault", "compute", True),
@@ -127,7 +132,29 @@ class Event:
         "the flavor requires of the GPUs, if no such GPUs were left for an instance that Nova "
         "starts on no other host. Null for other gpu.claim, and for gpu.release.",
     ] = None
-    vgpu_type: Annotated[str | None, "for gpu.claim and gpu.release of vGPUs: ``nvidia-35``"] = None
+    vgpu_type: Annotated[
+        str | None, "for gpu.claim, gpu.release and gpu.exists of vGPUs: ``nvidia-35``"
+    ] = None
+    user_id: Annotated[str | None, "for gpu.exists the instance's user"] = None
+    usage_id: Annotated[
+        str | None,
+        "for gpu.exists: the same for all that are about one stay of the instance on the host with "
+        "GPUs of this product",
+    ] = None
+    audit_period_beginning: Annotated[
+        str | None, "for gpu.exists the begin of the hour: ``2026-11-01T09:00:00+00:00``"
+    ] = None
+    audit_period_ending: Annotated[str | None, "for gpu.exists the end of the hour"] = None
+    gpu_seconds: Annotated[
+        float | None,
+        "for gpu.exists: the seconds of the hour in which the instance had GPUs of this product, "
+        "times their number",
+    ] = None
+    total_gpu_seconds: Annotated[
+        float | None,
+        "for gpu.exists: the sum of ``gpu_seconds`` of all notifications with this ``usage_id`` up "
+        "to this one, lost ones included",
+    ] = None
 
     def of(self, instance_uuid: str, project_id: str | None) -> Event:
         """Return this event with the instance that has the GPUs, and its project."""

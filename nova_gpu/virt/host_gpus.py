@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import functools
+import pathlib
 from typing import Any
 
 from nova import objects
 from nova.virt import virtapi as nova_virtapi
 from nova.virt.libvirt import host as libvirt_host
 
+from nova_gpu.conf import CONF
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import diagnostics, libvirt_version
 from nova_gpu.virt.health import failed_starts, monitor
@@ -37,6 +39,7 @@ from nova_gpu.virt.publication import Publication
 from nova_gpu.virt.repeated_warnings import Repeats
 from nova_gpu.virt.reporter import Reporter
 from nova_gpu.virt.usage import domains
+from nova_gpu.virt.usage.accounts import Accounts
 from nova_gpu.virt.usage.ledger import Ledger
 from nova_gpu.virt.usage.reader import UsageReader
 from nova_gpu.virt.verify.startup_check import Reconciliation
@@ -73,12 +76,12 @@ class HostGPUs:
             )
 
         self.ledger = ledger = Ledger()
-        reporter, repeats = Reporter(), Repeats()
         self._discovery = host_discovery = Discovery(
             ledger,
             libvirt_version.LibvirtVersion(lambda: host.get_connection().getLibVersion()),
             libvirt_version.LibvirtVersion(lambda: host.get_connection().getVersion()),
         )
+        reporter, repeats = Reporter(_accounts(host_discovery.roots)), Repeats()
         deliveries = host_discovery.deliveries
         watch = monitor.Watch(host_discovery.roots, asks_nvml=deliveries.whole.shares_driver)
         tracker = Tracker(lambda: virtapi._compute.rt)
@@ -161,3 +164,14 @@ class HostGPUs:
         """
         if self.has_gpus:
             self._discovery.deliveries.host_hooks.ending(self._host, instance)
+
+
+def _accounts(roots: Roots) -> Accounts | None:
+    """Return the accounts of this host's instances where the operator has usage audited."""
+    if not CONF.instance_usage_audit:
+        return None
+    try:
+        boot_id = roots.boot_id()
+    except OSError:
+        boot_id = ""
+    return Accounts(pathlib.Path(CONF.state_path), boot_id)

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from oslo_log import log as logging
 
 from nova_gpu.core import device, exception, unavailability
-from nova_gpu.core.unavailability import Source, Unavailable
+from nova_gpu.core.device import Device
+from nova_gpu.core.model import PciAddress
+from nova_gpu.core.unavailability import Reasons, Source, Unavailable
 from nova_gpu.virt.card_gates import HostCards
 from nova_gpu.virt.health.monitor import Watch
 from nova_gpu.virt.health.xids import Xids
@@ -115,13 +117,7 @@ class Cards:
             self.vgpus.cards.reserve(further)
 
     def _host_cards(self, ledger: Ledger) -> HostCards:
-        shared = self.vgpus.cards.look.cards
-        reasons = {
-            a: own
-            for g in self.card_inventory.groups().values()
-            for a, own in g.unavailable.items()
-        }
-        reasons |= {address: card.reasons for address, card in shared.items()}
+        shared, reasons = self.vgpus.cards.look.cards, self._reasons()
         cards = {card.address: card for card in self.card_inventory.cards()}
         cards |= {address: card.gpu for address, card in shared.items()}
         now = ledger.now
@@ -132,6 +128,29 @@ class Cards:
         board = frozenset(self.discovery.deliveries.sets.modules)
         joined = {**dict.fromkeys(board, board), **self.discovery.joined_cards.joined()}
         return HostCards(cards, reasons, held, dirty, shared.keys(), joined)
+
+    def faulty(self, devices: Collection[Device]) -> frozenset[Device]:
+        """Return those of *devices* whose cards are broken or in quarantine."""
+        cards = {
+            address
+            for address, own in self._reasons().items()
+            if any(reason.is_fault or reason.source is Source.QUARANTINE for reason in own)
+        }
+        known = {*cards, *(card.address for card in self.card_inventory.cards())}
+        known |= self.vgpus.cards.look.cards.keys()
+        return frozenset(
+            item for item in devices if device.card_of(device.function(item), known) in cards
+        )
+
+    def _reasons(self) -> dict[PciAddress, Reasons]:
+        """Return the reasons against each card, whole or divided."""
+        reasons = {
+            address: own
+            for group in self.card_inventory.groups().values()
+            for address, own in group.unavailable.items()
+        }
+        shared = self.vgpus.cards.look.cards
+        return reasons | {address: card.reasons for address, card in shared.items()}
 
     def withhold(self) -> None:
         """Offer no card and no vGPU to new instances until :meth:`look` succeeds."""

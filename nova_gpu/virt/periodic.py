@@ -180,6 +180,13 @@ class Periods:
                         self.usage_reader.look_again()
                         vgpus.make_again()
                 reporter = self.cards.reporter
+                # First: the time of what was lost without a word ended with the last period.
+                reporter.report_usage(
+                    self.ledger.now,
+                    self.assigned.provider_uuids().values(),
+                    releases.products,
+                    self.cards.faulty,
+                )
                 reporter.settle_bills(lambda: self.ledger.now, releases.products)
                 settle_reached(self.stops.host, self.ledger, self.usage_reader, reporter)
                 releases.settle(starting=starting)

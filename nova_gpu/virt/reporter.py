@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -18,6 +18,7 @@ from nova_gpu.core.unavailability import Reasons, Scope, Source, Unavailable
 from nova_gpu.notifications import Event, EventType
 from nova_gpu.virt import counters
 from nova_gpu.virt.inventory.card_groups import CardGroups
+from nova_gpu.virt.usage.accounts import Account, Accounts
 from nova_gpu.virt.usage.bills import Bills
 from nova_gpu.virt.usage.ledger import Owner, Snapshot
 
@@ -32,9 +33,12 @@ class Reporter:
     """The log messages and notifications about one host's GPUs.
 
     A state that lasts is reported once, and again after it has changed.
+
+    :param accounts: what ``gpu.exists`` is sent of; ``None`` if it is not to be sent
     """
 
-    def __init__(self) -> None:
+    def __init__(self, accounts: Accounts | None = None) -> None:
+        self._accounts = accounts
         self._compute_host = CONF.host
         self._former_reasons: set[tuple[PciAddress, Unavailable | None]] = set()
         self._known: Mapping[PciAddress, Unavailable | None] = {}
@@ -57,8 +61,18 @@ class Reporter:
             counters.claimed(len(device.cards(news)), len(device.slots(news)))
             self._emit(EventType.CLAIM, news, owner, overruled)
 
+    def begins(self, instance_uuid: str) -> None:
+        """Note that the time of devices that are new to the instance begins here now.
+
+        No other host counts its time any more.
+        """
+        if self._accounts:
+            self._accounts.began(instance_uuid)
+
     def released(self, owner: Owner, products: Mapping[Device, Product]) -> None:
         """Report that the instance no longer has these devices on this host, once each."""
+        if self._accounts and products:
+            self._accounts.released(owner.instance_uuid, frozenset(map(str, products)))
         self._emit(EventType.RELEASE, self._bills.release(owner, products), owner)
 
     def settle_bills(
@@ -70,6 +84,63 @@ class Reporter:
         self._bills.begin(ledger(), products)
         for bill in self._bills.lost(ledger):
             self.released(bill.owner, bill.products)
+
+    def report_usage(
+        self,
+        now: Snapshot,
+        providers: Collection[str],
+        products: Callable[[frozenset[Device]], Mapping[Device, Product]],
+        faulty: Callable[[Collection[Device]], Collection[Device]],
+    ) -> None:
+        """Count the GPU seconds of instances, and send those of the hours that are over.
+
+        Do nothing while the host's providers are unknown, as before the first provider tree: the
+        time since the last call is counted later.
+
+        :param now: the ledger, whose records were just read
+        :param faulty: returns those of an instance's devices that do not work
+        """
+        if self._accounts is None or now.records is None or not providers:
+            return
+        held = []
+        for uuid, recorded in now.records.own.items():
+            devices = frozenset(device.parse(item) for own, item in recorded if own in providers)
+            if devices and not CONF.gpu.charge_faulty:
+                devices -= frozenset(faulty(devices))
+            for event in notifications.of_devices(EventType.EXISTS, products(devices), ""):
+                held.append(
+                    Account(
+                        uuid,
+                        now.records.projects.get(uuid),
+                        now.records.users.get(uuid),
+                        event.product_id or "",
+                        event.product,
+                        event.architecture,
+                        event.vgpu_type,
+                        event.addresses,
+                    )
+                )
+        for audit, account, seconds in self._accounts.period(held):
+            notifications.emit(
+                Event(
+                    EventType.EXISTS,
+                    len(account.addresses),
+                    self._compute_host,
+                    account.project_id,
+                    account.instance_uuid,
+                    account.addresses,
+                    account.product_id,
+                    account.product,
+                    account.architecture,
+                    vgpu_type=account.vgpu_type,
+                    user_id=account.user_id,
+                    usage_id=account.usage_id,
+                    audit_period_beginning=audit.begin,
+                    audit_period_ending=audit.end,
+                    gpu_seconds=seconds,
+                    total_gpu_seconds=round(account.reported_seconds, 3),
+                )
+            )
 
     # Cards
 

@@ -245,6 +245,10 @@ class Starts:
         }
         if start.is_new:
             self.reporter.claimed(owner, new, start.overruled)
+        # The destination of a live migration becomes its host at the end, when the source's time is
+        # over; that of an evacuation as well, but the source is dead.
+        if start.kind is Kind.EVACUATION or instance.host == self.compute_host:
+            self.reporter.begins(instance.uuid)
         if start.devices:
             words = ", ".join(str(holding.device) for holding in start.holdings)
             LOG.info("Starting with GPUs %s", words, instance=instance)

@@ -121,6 +121,8 @@ class Moves:
 
         They stay reserved until libvirt lists them in the guest's domain.
         """
+        # Nova makes this its host next, and has ended its guest on the source.
+        self.starts.reporter.begins(instance.uuid)
         if not self.vgpus:
             return
         moving = instance.migration_context

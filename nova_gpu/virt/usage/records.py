@@ -42,6 +42,8 @@ class Records:
     ``idle``: the instances here, in any state, without a task and a move in progress, so that their
     allocations must cover their GPUs.
     ``here``: the instances of this host, with GPUs or without, but for those that are deleted now.
+    ``own``: (provider_uuid, identifier) of what each instance of this host has by its own record,
+    without what its moves have claimed or keep. ``users``: the user of each of them.
     ``migrations``: the migrations of each instance from or to this host that have not ended, or
     ended in error: they may have allocations for the instance.
     """
@@ -55,6 +57,8 @@ class Records:
     idle: frozenset[str] = frozenset()
     here: frozenset[str] = frozenset()
     migrations: Mapping[str, frozenset[str]] = dataclasses.field(default_factory=dict)
+    own: Mapping[str, frozenset[tuple[str, str]]] = dataclasses.field(default_factory=dict)
+    users: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def consumers(self, instance_uuid: str) -> frozenset[str]:
         """Return the consumers in Placement that may have allocations for the instance."""
@@ -101,6 +105,8 @@ def read(
     )
     by_uuid = {instance.uuid: instance for instance in instances}
     projects: dict[str, str] = {}
+    own_resources: dict[str, frozenset[tuple[str, str]]] = {}
+    users: dict[str, str] = {}
     stopped: set[str] = set()
     settled: set[str] = set()
     idle: set[str] = set()
@@ -123,8 +129,8 @@ def read(
 
     for uuid, instance in by_uuid.items():
         with alone(uuid):
-            projects[uuid] = instance.project_id
-            counted[uuid] = frozenset(identifiers(instance.resources))
+            projects[uuid], users[uuid] = instance.project_id, instance.user_id
+            own_resources[uuid] = counted[uuid] = frozenset(identifiers(instance.resources))
             if _is_busy(instance):
                 busy.add(uuid)
             elif instance.vm_state == vm_states.STOPPED:
@@ -166,6 +172,8 @@ def read(
     for uuid in unread:
         before = last.counted.get(uuid) if last else None
         counted[uuid] = counted.get(uuid, frozenset()) | (before or frozenset())
+        if last and uuid in by_uuid and uuid in last.own:
+            own_resources[uuid] = last.own[uuid]
     return Records(
         counted,
         frozenset(busy | unread),
@@ -176,6 +184,8 @@ def read(
         frozenset(idle - unread),
         frozenset(here - unread),
         {uuid: frozenset(item.uuid for item in own) for uuid, own in by_instance.items()},
+        own_resources,
+        users,
     )
 
 

@@ -21,6 +21,7 @@ from nova_gpu.host.mig import gpu_instances
 from nova_gpu.host.state import quarantine
 from nova_gpu.virt.delivery import domain_xml
 from nova_gpu.virt.inventory import discovery
+from nova_gpu.virt.usage import accounts
 from tests.fixtures import ailments, cleaned, histories, hosts, nodes, pci
 from tests.fixtures.bases import commands as base
 
@@ -73,6 +74,24 @@ class ExporterTest(base.HostTestCase):
         self.assertEqual(1, samples[info])
         self.assertEqual((1, 1), (samples["nova_gpu_up"], samples["nova_gpu_libvirt_up"]))
         self.assertEqual(0, samples["nova_gpu_claims_total"])
+
+    def test_usage(self) -> None:
+        """By uuids only, of those who have GPUs and of those who had some lately"""
+        self.build()
+        uuids = ("one", "a-project", "a-user")
+        account = accounts.Account(*uuids, "10de:1091", "Tesla M2090", "fermi", None, ("0000:04",))
+        parts = accounts.Account("two", None, None, "10de:26b9", None, None, "nvidia-1155")
+        usage = accounts.Accounts(self.root, "boot", lambda: 100.0)
+        usage.period([account, parts])
+        accounts.Accounts(self.root, "boot", lambda: 160.5).period([account])
+        samples = self.samples()
+        labels = (
+            'instance_uuid="one",product="Tesla M2090",product_id="10de:1091",'
+            f'project_id="a-project",usage_id="{account.usage_id}",user_id="a-user",vgpu_type=""'
+        )
+        name = "nova_gpu_usage_seconds_total"
+        self.assertEqual(60.5, samples[f"{name}{{{labels}}}"])
+        self.assertEqual(2, sum(key.startswith(name) for key in samples))
 
     def test_guests_that_can_open_what_others_have(self) -> None:
         """Containers on whose nodes the driver has put other cards; the third has ended"""

@@ -66,6 +66,8 @@ class ReadTest(unittest.TestCase):
             host_records = answer(broken, last=last)
             self.assertEqual({ONE: expected, TWO: {(GROUP, B)}}, host_records.counted)
             self.assertEqual({ONE}, host_records.busy)
+            own = {ONE: expected, TWO: {(GROUP, B)}} if last else {TWO: {(GROUP, B)}}
+            self.assertEqual(own, host_records.own)
         moving = instance(ONE, resources(A), old=resources("x"), new=resources(A), **RESIZED)
         host_records = answer([moving], [migration(ONE, "host1", "host2")], last=first)
         self.assertEqual(({ONE: {(GROUP, A)}}, {ONE}), (host_records.counted, host_records.busy))
@@ -119,6 +121,9 @@ class ReadTest(unittest.TestCase):
         going = instance(TWO, None, old=resources(B))
         host_records = answer([moved], [migration(TWO, "host1", "host2")], [going])
         self.assertEqual({ONE: PROJECT, TWO: PROJECT}, host_records.projects)
+        # Charged is what is here, not what a move keeps.
+        self.assertEqual({ONE: {(GROUP, A)}}, host_records.own)
+        self.assertEqual({ONE: "a-user"}, host_records.users)
 
     def test_a_move_that_ends_between_two_questions(self) -> None:
         moving = instance(ONE, None, new=resources(A))

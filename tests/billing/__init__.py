@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Ceilometer and CloudKitty make of a month: ``.ci/billing`` runs each in its environment."""
