@@ -58,8 +58,8 @@ class EventType(enum.StrEnum):
     )
     EXISTS = (
         *("gpu.exists", "compute", False),
-        "a full hour is over in which an instance had GPUs on this host, and three times more after "
-        "its last one, with ``gpu_seconds`` 0; only with ``[DEFAULT]instance_usage_audit``",
+        "a full hour is over in which an instance had GPUs on this host, and three times more "
+        "after its last one, with ``gpu_seconds`` 0; only with ``[DEFAULT]instance_usage_audit``",
     )
     FAULT = (
         *("gpu.fault", "compute", True),
