@@ -91,6 +91,7 @@ class ReferenceTest(unittest.TestCase):
             r"(?m)^gpu ([a-z ]+)\b.*(?:\n    .*)*\. For\s+administrators$", app.stdout.getvalue()
         )
         wanted = ["capacity", "defrag", "drain", "flavor create", "group list", "host list"]
+        wanted += [f"maintenance {verb}" for verb in ("create", "delete", "list")]
         self.assertEqual([*wanted, "plan", "preempt", "report"], for_administrators)
 
 
