@@ -148,8 +148,8 @@ SUITES = {
     "nova-functional": Suite(("python -m tests.nova functional",), pick="-k", long=""),
     "extensions": Suite(_tox("extensions"), long=""),
     "takeovers": Suite(("python -m tests.crash --takeovers 1000 --seed {seed}",), long=""),
-    # A cloud costs half a minute of a processor; two runs are of other clouds. Twelve are in the
-    # functional suite each night: their six minutes are too many for the short tier.
+    # A cloud costs 14 s of a processor; two runs are of other clouds. Twelve are in the functional
+    # suite each night: their three minutes are too many for the short tier.
     "clouds": Suite(
         (
             "env NOVA_GPU_CLOUDS=150 NOVA_GPU_SEED={seed} OS_TEST_TIMEOUT=0 "

@@ -5,6 +5,7 @@ service is killed. Which cards are offered is compared with what the tests said.
 from __future__ import annotations
 
 import dataclasses
+import os
 import random
 import unittest
 
@@ -12,8 +13,9 @@ from nova_gpu.core.model import PciAddress
 from nova_gpu_cardlife.core import gate
 from nova_gpu_cardlife.core.gate import Due, Idle, Record
 from nova_gpu_cardlife.core.verdict import Verdict
+from tests.fixtures.bases import fuzz
 
-HISTORIES, STEPS = 500, 40
+HISTORIES, STEPS = int(os.environ.get(fuzz.EXAMPLES, "500")), 40
 MINUTE = 60.0
 EVENTS = (
     *("claim", "claim", "release", "break", "repair", "driver", "wish"),

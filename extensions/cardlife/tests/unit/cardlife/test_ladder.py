@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
 import random
 import unittest
 from collections.abc import Sequence
@@ -14,10 +15,13 @@ from nova_gpu.core.unavailability import Repair, Source
 from nova_gpu_cardlife.core import gate, ladder
 from nova_gpu_cardlife.core.ladder import Ask, Limit, Record, State
 from nova_gpu_cardlife.core.verdict import Verdict
+from tests.fixtures.bases import fuzz
 
 CARD = PciAddress.parse("0000:03:00.0")
 LIMIT, MINUTE, DAY = Limit(3, 30), 60.0, 86400.0
-HISTORIES, STEPS, DEPTH = 10_000, 20, 4
+# Some in the short run, and more in the long one
+MORE = int(os.environ.get(fuzz.EXAMPLES, "0"))
+HISTORIES, STEPS, DEPTH = MORE or 500, 20, 4 if MORE else 3
 NOVAS = (Repair.RESET, Repair.DRAIN_AND_RESET, Repair.BUS_RESET)
 # What happens between two periods. A fault is shown by the looks until it is healed or hides.
 EVENTS = (
