@@ -158,6 +158,11 @@ ELSEWHERE = {
     "characters, and Nova keeps": "extensions/cardlife/tests/functional/test_service_report.py",
     "is not a time such as": "extensions/cardlife/tests/functional/test_service_report.py",
     "no maintenance is called": "extensions/cardlife/tests/functional/test_service_report.py",
+    "has no passport of a card": "extensions/cardlife/tests/unit/osc_cardlife/test_passport.py",
+    "name files of [gpu]passport_folder": (
+        "extensions/cardlife/tests/unit/osc_cardlife/test_passport.py"
+    ),
+    "none of the files has a card": "extensions/cardlife/tests/unit/osc_cardlife/test_passport.py",
     "is no number of seconds above 0": "extensions/migrate/tests/unit/stock/cmd/test_adopt.py",
     "no host has reported GPUs": _HERE,
     "no host has whole GPUs": _HERE,
