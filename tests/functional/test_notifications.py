@@ -7,6 +7,12 @@ from typing import Any
 
 from tests.functional import base
 
+# Fields of gpu.exists alone
+_OF_USAGE = (
+    *("user_id", "usage_id", "gpu_seconds", "total_gpu_seconds"),
+    *("audit_period_beginning", "audit_period_ending"),
+)
+
 
 class NotificationsTest(base.GPUServersTestBase):
     HOSTS = ("host1",)
@@ -23,6 +29,7 @@ class NotificationsTest(base.GPUServersTestBase):
             "architecture": "fermi",
             "count": 1,
             "vgpu_type": None,
+            **dict.fromkeys(_OF_USAGE),
             **expected,
         }
         reason = notification.payload["reason"]
