@@ -38,10 +38,6 @@ _GROUP_SET_CONTAINER = 0x3B68
 _GROUP_GET_DEVICE_FD = 0x3B6A
 _TYPE1 = 1
 
-# include/uapi/linux/pci_regs.h
-_FIRST_CAPABILITY, _PCI_EXPRESS, _SLOT_CONTROL = 0x34, 0x10, 0x18
-_INDICATOR, _INDICATOR_ON, _POWER_OFF = 0x0300, 0x0100, 0x0400
-
 # An RTX 6000 Ada, whose types modules.FUNCTIONS has, and NVIDIA's driver
 _NVIDIAS = {"class": "0x030200", "vendor": "0x10de", "device": "0x26b1"}
 _NVIDIA = "nvidia"
@@ -103,28 +99,6 @@ def bind(address: str, driver: str) -> None:
 def remove(address: str) -> None:
     """Takes the function off the bus, which the kernel does when nobody has it any more."""
     subprocess.Popen(["sh", "-c", 'echo 1 >"$0"', str(_DEVICES / address / "remove")])
-
-
-def port_of(address: str) -> str:
-    """Return the port that the function is behind."""
-    return (_DEVICES / address).resolve().parent.name
-
-
-def power(port: str, is_on: bool) -> None:
-    """Switch the power of the slot below *port*, of which the kernel is not told.
-
-    Without it, what is in the slot has no configuration space, and has lost it afterwards.
-    """
-    with (_DEVICES / port / "config").open("r+b", buffering=0) as file:
-        capabilities = os.pread(file.fileno(), 256, 0)
-        at = capabilities[_FIRST_CAPABILITY]
-        while capabilities[at] != _PCI_EXPRESS:
-            at = capabilities[at + 1]
-        (control,) = struct.unpack_from("<H", capabilities, at + _SLOT_CONTROL)
-        control = control & ~_POWER_OFF if is_on else control | _POWER_OFF
-        # The indicator stays on: else QEMU takes it for a request to unplug.
-        control = control & ~_INDICATOR | _INDICATOR_ON
-        os.pwrite(file.fileno(), struct.pack("<H", control), at + _SLOT_CONTROL)
 
 
 def rescan() -> None:
