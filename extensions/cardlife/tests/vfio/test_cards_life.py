@@ -72,7 +72,7 @@ class CardLifeTest(base.VFIOTestCase):
         pid, started, files = self.host.guest_process(self.cloud.domain(self.neighbour))
         return pid, started, files
 
-    def tested(self) -> list[str]:
+    def runs(self) -> list[str]:
         """Return the cards that the program has tested, each with its driver."""
         return str(self.host.read(_TESTED)).splitlines()
 
@@ -120,7 +120,7 @@ class CardLifeTest(base.VFIOTestCase):
         self.assertEqual(self.before, self.process())
         self.assertEqual(self.host.functions(FIRST), self.hostdevs(self.neighbour))
         self.assertEqual(host.VFIO_DRIVERS, self.host.drivers(FIRST))
-        self.assertNotIn(f"{FIRST} ", "\n".join(self.tested()))
+        self.assertNotIn(f"{FIRST} ", "\n".join(self.runs()))
 
     def test_killed_in_each_state(self) -> None:
         self.break_card()
