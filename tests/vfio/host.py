@@ -237,6 +237,12 @@ def read(path: str) -> str:
     return file.read_text(errors="replace") if file.exists() else ""
 
 
+def write(path: str, text: str, mode: int = 0o644) -> None:
+    file = pathlib.Path(path)
+    file.write_text(text)
+    file.chmod(mode)
+
+
 def listed() -> list[str]:
     """What ``nova-gpu list`` prints."""
     host_discovery = discovery.Discovery()
