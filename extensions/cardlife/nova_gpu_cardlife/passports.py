@@ -314,15 +314,18 @@ class Passports:
             self._shared.begin(texts, prefixes)
         except OSError as error:
             self._tell(f"Cannot start the process that writes passports: {error}")
+            self._awaited.clear()
             return
         self._sent, self._requested = write, dict(self._own)
         self._next_at = now + _READ_S
 
     def _collect(self) -> None:
         answer = self._shared.outcome()
+        if "" in (self._errors if answer is None else answer.errors):
+            self._awaited.clear()  # each has waited for a period
         if answer is None:
             return
-        self._awaited.clear()
+        self._awaited -= self._requested.keys()
         if answer.errors.keys() & {"", *self._own}:
             self._left_until = time.monotonic() + _RETRY_S
             self._next_at = 0.0

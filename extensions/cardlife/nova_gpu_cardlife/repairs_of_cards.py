@@ -81,8 +81,8 @@ class Repairs:
         nova_gpu_cardlife.privsep.steps.load()
 
     def kept_back(self, cards: Collection[GPU]) -> Mapping[PciAddress, Reasons]:
-        # Without its folder no card has a record, or it is in a folder that is closed to the user.
-        if not self._unwritten and not os.path.exists(self._folder):
+        # In a command: the folder may be in one that is closed to the user.
+        if not self._identities and not os.path.exists(self._folder):
             return {}
         reasons: dict[PciAddress, Reasons] = {}
         for card, record in self._records(cards).items():
@@ -165,13 +165,15 @@ class Repairs:
         if new is None or new.state in (State.OVER, State.REPLACE):
             return new
         if new.state is State.TESTING:
-            if record is None or record.state is not State.TESTING:
+            test = _test(address)
+            # UNTESTED: the records of all tests were removed, and tests switched on again.
+            is_new = record is None or record.state is not State.TESTING
+            if is_new or (test and test.state == gate.UNTESTED):
                 return self._to_test(host, address, new)
             since = self._testing.setdefault(address, time.monotonic())
             is_fresh = time.monotonic() - since > 2 * CONF.gpu.health_interval or any(
                 reason.asks and reason.source in _ENDED_BY_STEP for reason in own
             )
-            test = _test(address)
             return ladder.tested(new, test, ask, boot_id, now, limit, is_fresh=is_fresh)
         if new.state is State.DOING and address in self._begun:
             return self._go_on(host, ledger, card, new, boot_id)

@@ -56,7 +56,11 @@ class Record:
     @property
     def sells(self) -> bool:
         """Whether new instances may get the card, unless it has changed since."""
-        return self.state == UNTESTED or (self.state != TESTING and Verdict(self.state).sells)
+        return self.state == UNTESTED or self.is_passed
+
+    @property
+    def is_passed(self) -> bool:
+        return self.state not in (UNTESTED, TESTING) and Verdict(self.state).sells
 
 
 def reason(

@@ -171,7 +171,7 @@ def tested(
     """
     if ask and is_fresh:
         return failed(record, ask, boot_id, now, limit)
-    if ask or test is None or not test.sells:
+    if ask or test is None or not test.is_passed:
         return record
     return dataclasses.replace(record, state=State.OVER)
 
@@ -184,7 +184,7 @@ def reason(card: PciAddress, record: Record, test: gate.Record | None) -> Unavai
     if record.state is State.OVER:
         return None
     if record.state is State.TESTING:
-        if test and test.sells:
+        if test and test.is_passed:
             return None
         text = f"after {_WORDS[record.step]} it must pass its test: {record.fault}"
         return Unavailable(text, "nova-compute tests it while no instance has it", Source.GATE)

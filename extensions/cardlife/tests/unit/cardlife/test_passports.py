@@ -385,6 +385,40 @@ class ReturnsTest(PassportsTestCase):
         site.period()
         self.assertEqual("", site.period())
 
+    def test_a_new_card_waits_for_what_is_asked_about_it(self) -> None:
+        one, other = Site(self, "one"), Site(self, "other")
+        one.add()
+        one.fail(3)
+        one.tree.remove(ONE)
+        one.periods()
+        other.turn()
+        empty = """import time; time.sleep(1); print('{"read":{},"written":[],"errors":{}}')"""
+        with fixtures.MonkeyPatch("nova_gpu_cardlife.host.shared_folder._SCRIPT", empty):
+            other.service.kept_back([])
+            other.service.saw({})
+        other.add()
+        for _ in range(2):
+            self.assertIn("its history is being read in", other.period())
+        self.assertIn("3 times in 30 days", other.period())
+
+    def test_a_new_card_does_not_wait_for_what_cannot_answer(self) -> None:
+        def full(*_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        for name, substitute in (
+            ("nova_gpu_cardlife.host.shared_folder.SharedFolder.is_busy", True),
+            ("nova_gpu_cardlife.host.shared_folder.SharedFolder.begin", full),
+        ):
+            with self.subTest(name):
+                site = Site(self, "one")
+                self.folder.rename(self.folder.with_name("away"))
+                site.periods()
+                self.folder.with_name("away").rename(self.folder)
+                site.add()
+                with fixtures.MonkeyPatch(name, substitute):  # hangs in the kernel; a full disk
+                    self.assertIn("its history is being read in", site.period())
+                    self.assertEqual("", site.period())
+
     def test_an_operator_accepts_it(self) -> None:
         site = Site(self, "one")
         site.add()

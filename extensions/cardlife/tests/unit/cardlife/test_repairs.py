@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+import shutil
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -341,6 +342,28 @@ class BadStateTest(_RepairTestCase):
             self.assertIn("does not go on: [Errno 28]", self.log.output)
         self.until_offered()
         self.assertEqual([f"reset {ONE}"], self.called)
+
+    def test_a_folder_that_cannot_be_read(self) -> None:
+        folder = self.waiting().parent
+        folder.rename(folder.with_name("away"))
+        folder.symlink_to(folder)  # a loop, which is an error for every user
+        for _ in range(2):
+            self.assertEqual((2, 2), self.period())
+        self.assertIn("the record of its repair cannot be read: ", self.log.output)
+
+    def test_tests_that_begin_anew(self) -> None:
+        """The cards that a host has when its tests are switched on have not passed one."""
+        self.repair(*RESET)
+        self.write(UNKNOWN)
+        self.fault(Repair.RESET)
+        self.until(State.TESTING, Repair.RESET)
+        self.faults.clear()
+        shutil.rmtree(tests_of_cards.folder())
+        self.compute.restart()
+        for _ in range(4):
+            self.assertNotEqual("", self.reason(ONE))
+            self.period()
+        self.assertEqual("UNKNOWN", self.state(ONE))
 
     def test_another_card(self) -> None:
         """The repair is that of the card, as far as it can be told."""
