@@ -38,8 +38,7 @@ from nova_gpu.virt.periodic import Periods
 from nova_gpu.virt.publication import Publication
 from nova_gpu.virt.repeated_warnings import Repeats
 from nova_gpu.virt.reporter import Reporter
-from nova_gpu.virt.usage import domains
-from nova_gpu.virt.usage.accounts import Accounts
+from nova_gpu.virt.usage import accounts, domains
 from nova_gpu.virt.usage.ledger import Ledger
 from nova_gpu.virt.usage.reader import UsageReader
 from nova_gpu.virt.verify.startup_check import Reconciliation
@@ -166,12 +165,14 @@ class HostGPUs:
             self._discovery.deliveries.host_hooks.ending(self._host, instance)
 
 
-def _accounts(roots: Roots) -> Accounts | None:
+def _accounts(roots: Roots) -> accounts.Accounts | None:
     """Return the accounts of this host's instances where the operator has usage audited."""
+    folder = pathlib.Path(CONF.state_path)
     if not CONF.instance_usage_audit:
+        accounts.forget(folder)
         return None
     try:
         boot_id = roots.boot_id()
     except OSError:
         boot_id = ""
-    return Accounts(pathlib.Path(CONF.state_path), boot_id)
+    return accounts.Accounts(folder, boot_id)

@@ -24,7 +24,7 @@ from typing import Any
 
 from oslo_log import log as logging
 
-from nova_gpu.core import boundary
+from nova_gpu.core import boundary, json_text
 from nova_gpu.host.state import files
 
 LOG = logging.getLogger(__name__)
@@ -35,6 +35,8 @@ _HOUR_S = 3600
 # although a broker was away for hours.
 _REPEATS = 4
 _PLACES = 3  # of a second: the sum of what was reported is then exact
+# Some 30,000 accounts: more than instances that live for a minute each leave in four hours
+_LARGEST = 16 << 20
 
 Key = tuple[str, str, str | None]
 
@@ -209,6 +211,17 @@ def _iso(seconds: float) -> str:
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat()
 
 
+def forget(folder: pathlib.Path) -> None:
+    """Remove the accounts: an audit that is switched on again must not count the time without it.
+
+    The host's instances may have been on other hosts in that time.
+    """
+    try:
+        files.remove(folder / _NAME)
+    except OSError as error:
+        LOG.warning("Failed to remove the GPU seconds of instances: %s", error)
+
+
 def read(folder: pathlib.Path) -> list[Account]:
     """Return the accounts in the state path *folder*, none if they cannot be read."""
     return _read(folder / _NAME)[2]
@@ -217,9 +230,11 @@ def read(folder: pathlib.Path) -> list[Account]:
 def _read(path: pathlib.Path) -> tuple[str, float, list[Account]]:
     """Return the boot's id, the time up to which the accounts are counted, and the accounts."""
     try:
-        fields = files.read_json(path)
+        fields = json_text.parse(files.read(path, _LARGEST))
         accounts = [_account(**account) for account in fields["accounts"]]
-        return str(fields["boot_id"]), float(fields["at"]), accounts
+        if (at := float(fields["at"])) < 0:
+            raise ValueError(f"they were counted {-at} s before the boot")
+        return str(fields["boot_id"]), at, accounts
     except FileNotFoundError:
         pass
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:

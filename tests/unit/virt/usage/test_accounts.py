@@ -142,6 +142,7 @@ class AccountsTest(base.BaseTestCase):
             "[]",
             "{}",
             json.dumps({**content, "at": None}),
+            json.dumps({**content, "at": -1e7}),
             json.dumps({**content, "accounts": {}}).replace("{}", '{"a": 1}'),
             json.dumps({**content, "accounts": [{**account, "addresses": 1}]}),
             json.dumps({**content, "accounts": [{**account, "more": 1}]}),
@@ -157,6 +158,12 @@ class AccountsTest(base.BaseTestCase):
         self.start()
         self.period(has(A))
         self.assertEqual(60, self.seconds())
+
+    def test_many_instances_of_a_minute(self) -> None:
+        """The file is then larger than nova-gpu's others are."""
+        self.period(*(has(A, uuid=f"{UUID[:-4]}{number:04}") for number in range(5000)))
+        self.start()
+        self.assertEqual(5000, len(accounts.read(self.folder)))
 
     def test_a_folder_that_cannot_be_written(self) -> None:
         self.file.mkdir()
@@ -203,6 +210,9 @@ class ServiceTest(compute.ComputeTestCase):
         }
 
     def test_off(self) -> None:
+        """What was counted before goes: its time would go on when it is switched on again."""
+        (self.host.root / "state/gpu-usage.json").write_text("{}")
+        self.compute.restart()
         self.spawn()
         self.compute.period()
         self.assertFalse((self.host.root / "state/gpu-usage.json").exists())
