@@ -86,7 +86,7 @@ def run(command: Any, line: list[str]) -> int:
     is_filtered = command.with_gpufilter or not holdings or is_scheduler_ours()
     if not is_filtered:
         print(_UNFILTERED)
-    reason = other_types(report, holdings)
+    reason = misplaced(report, holdings) or other_types(report, holdings)
     if not command.apply:
         print(printable.lines(reason or ""), end="\n" if reason else "")
         return _LEFT if any(holding.obstacles for holding in holdings) else 0
@@ -175,6 +175,23 @@ def check_options(holdings: Iterable[StockHolding], spec: Sequence[str], roots: 
                     f"[devices]enabled_mdev_types names {slot.type_id}, so that stock Nova would "
                     f"go on to divide {slot.parent}; take it out, and run this again"
                 )
+
+
+def misplaced(report: Shadow, holdings: Iterable[StockHolding]) -> str | None:
+    """Return that Placement counts a card for an instance that has another one, or ``None``.
+
+    Once the cards are out of ``[pci]device_spec``, Nova removes the provider of a card that no
+    instance has, which Placement refuses at each claim and in each period.
+    """
+    goes = {holding.instance.uuid for holding in holdings if not holding.obstacles}
+    for card, consumers in sorted(report.misplaced.items()):
+        for consumer in sorted(consumers - goes):
+            return (
+                f"Placement counts {card} for {consumer}, and Nova's database gives it to no "
+                "instance, as after a move of Nova's: no instance could be built on this host "
+                "afterwards; confirm or revert the move of that instance, or delete it"
+            )
+    return None
 
 
 def other_types(report: Shadow, holdings: Iterable[StockHolding]) -> str | None:

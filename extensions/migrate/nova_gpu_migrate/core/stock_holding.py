@@ -91,11 +91,13 @@ class StockProvider:
     """Stock Nova's resource provider of a PCI function: of a device, or of a card that it divides.
 
     ``resource_classes`` are those of its inventory, ``traits`` the custom traits that it has.
+    ``consumers`` are the uuids for which Placement counts it.
     """
 
     name: str
     resource_classes: frozenset[str] = frozenset([names.VGPU_RESOURCE_CLASS])
     traits: frozenset[str] = frozenset()
+    consumers: frozenset[str] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -318,7 +318,8 @@ def _requests(
             requests += pci_request.get_pci_requests_from_flavor(flavor, policy).requests
     for request in requests:
         request.request_id = _request_id(instance.uuid, request.alias_name)
-    return requests
+    order = list(counts)  # that of the flavor, as Nova has them
+    return sorted(requests, key=lambda request: order.index(request.alias_name))
 
 
 def _by_alias(instance: objects.Instance, leaving: StockReturn) -> Any:

@@ -31,7 +31,7 @@ def name_of(nodename: str, parent: PciAddress) -> str:
 
 
 def read(client: Any, name: str, uuid: str) -> StockProvider:
-    """Return the provider with its resource classes and traits.
+    """Return the provider with its resource classes, traits and consumers.
 
     One that a takeover was about to remove has no inventory any more; it had Nova's own class.
 
@@ -41,4 +41,5 @@ def read(client: Any, name: str, uuid: str) -> StockProvider:
     inventories = placement_client.get(client, f"{url}/inventories")["inventories"]
     traits = placement_client.get(client, f"{url}/traits")["traits"]
     classes = frozenset(inventories or [names.VGPU_RESOURCE_CLASS])
-    return StockProvider(name, classes, frozenset(traits))
+    allocations = placement_client.get(client, f"{url}/allocations")["allocations"]
+    return StockProvider(name, classes, frozenset(traits), frozenset(allocations))

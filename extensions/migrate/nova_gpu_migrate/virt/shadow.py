@@ -38,6 +38,7 @@ from nova_gpu_migrate.core.stock_holding import (
     MdevType,
     Obstacle,
     StockHolding,
+    StockInstance,
     StockMdev,
     StockProvider,
     StockReturn,
@@ -92,7 +93,8 @@ class Shadow:
     the functions at which mediated devices are made. ``mediated`` is how many each domain has at a
     function, of a resource class of stock Nova. ``consumers`` are the uuids for which Placement
     counts GPUs of nova-gpu's groups here, and which are no instances of this host. ``divided`` are
-    the cards of which stock Nova's providers have ``VGPU``.
+    the cards of which stock Nova's providers have ``VGPU``. ``misplaced`` are the uuids for which
+    Placement counts a PCI device that Nova's database gives to no instance, by card.
     """
 
     node: str | None
@@ -109,6 +111,7 @@ class Shadow:
     )
     consumers: tuple[str, ...] = ()
     divided: frozenset[PciAddress] = frozenset()
+    misplaced: Mapping[PciAddress, frozenset[str]] = dataclasses.field(default_factory=dict)
 
 
 def look(
@@ -192,7 +195,30 @@ def look(
         _counts(named or {}, hardware, types) if hardware else {},
         tuple(sorted(consumers - {it.uuid for it in instances or () if it.elsewhere is None})),
         _divided(stock or {}, hardware) if hardware else frozenset(),
+        _misplaced(nodename, stock or {}, hardware, instances or ()) if hardware else {},
     )
+
+
+def _misplaced(
+    nodename: str | None,
+    stock: Mapping[PciAddress, StockProvider],
+    hardware: Hardware,
+    instances: Iterable[StockInstance],
+) -> dict[PciAddress, frozenset[str]]:
+    """Return the consumers of cards that Nova's database gives to no instance.
+
+    A move of Nova's claims the devices by the flavor, whichever Placement counts
+    (nova.compute.resource_tracker.ResourceTracker._move_claim).
+    """
+    cards = hardware.cards_by_function
+    held = {cards.get(function) for it in instances for function in it.recorded}
+    return {
+        cards[function]: provider.consumers
+        for function, provider in stock.items()
+        if provider.consumers
+        and cards[function] not in held
+        and provider.name != providers.name_of(nodename or "", function)
+    }
 
 
 def _divided(

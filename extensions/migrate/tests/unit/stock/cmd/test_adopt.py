@@ -137,6 +137,15 @@ class PlanTest(test.NoDBTestCase):
             self.flags(enabled_filters=["GPUFilter"], group="filter_scheduler")
             self.assertRaises(StopIteration, adopt.run, command, [])
 
+    def test_a_card_that_placement_counts_for_one_without_it(self) -> None:
+        own = holding("one")
+        seen = dataclasses.replace(report(own), misplaced={CARD: frozenset({"a move", "one"})})
+        self.assertIn(f"Placement counts {CARD} for a move, and", str(adopt.misplaced(seen, [own])))
+        seen = dataclasses.replace(seen, misplaced={CARD: frozenset({"one"})})
+        self.assertIsNone(adopt.misplaced(seen, [own]))  # the takeover changes what is counted
+        stays = dataclasses.replace(own, obstacles=(Obstacle("it is resized", "wait"),))
+        self.assertIn("for one, and", str(adopt.misplaced(seen, [stays])))
+
     def test_types_that_flavors_did_not_get(self) -> None:
         """By resources:VGPU stock Nova gave one type, and nova-gpu would give any."""
         # oslo.config keeps the location of what an earlier test has set, and taken back.
