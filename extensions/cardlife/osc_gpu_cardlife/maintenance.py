@@ -132,6 +132,8 @@ class CreateMaintenance(base_command.Command):
         start, end, reason = parsed_args.start, parsed_args.end, parsed_args.reason
         if end <= start:
             raise exceptions.CommandError(f"--end {text(end)} is not after --start {text(start)}")
+        if end <= timeutils.utcnow():
+            raise exceptions.CommandError(f"--end {text(end)} is over; times are in UTC")
         if len(reason) > _MOST_OF_A_REASON:
             raise exceptions.CommandError(
                 f"--reason has {len(reason)} characters, and Nova keeps {_MOST_OF_A_REASON}"

@@ -68,9 +68,11 @@ class ServiceReportTest(ShownTestBase):
         compute = sdk.connect(self).compute
         host = ("--host", "host1")
         ends_first = ("--start", "2026-12-06", "--end", "2026-12-05", "--reason", "r")
+        last_year = ("--start", "2025-11-30", "--end", "2025-12-01")
         for command, arguments, admin, expected in (
             (CreateMaintenance, ("a", *_WINDOW, "--host", "x"), True, "no host called x"),
             (CreateMaintenance, ("a", *ends_first, *host), True, "is not after --start"),
+            (CreateMaintenance, ("a", *last_year, *host), True, "2025-12-01T00:00:00Z is over"),
             (CreateMaintenance, ("a", *_WINDOW[:-1], "r" * 256, *host), True, "256 characters"),
             (CreateMaintenance, ("a", *_WINDOW, *host), False, "for administrators"),
             (ListMaintenance, (), False, "for administrators"),

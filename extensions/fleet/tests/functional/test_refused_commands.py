@@ -155,6 +155,7 @@ ELSEWHERE = {
     "could not be written": _HERE,
     "is not possible: retries create one": "extensions/fleet/tests/unit/osc_fleet/test_create.py",
     "is not after --start": "extensions/cardlife/tests/functional/test_service_report.py",
+    "is over; times are in UTC": "extensions/cardlife/tests/functional/test_service_report.py",
     "characters, and Nova keeps": "extensions/cardlife/tests/functional/test_service_report.py",
     "is not a time such as": "extensions/cardlife/tests/functional/test_service_report.py",
     "no maintenance is called": "extensions/cardlife/tests/functional/test_service_report.py",
