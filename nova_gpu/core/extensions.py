@@ -52,8 +52,9 @@ def load(group: str) -> list[Any]:
 
 
 def names() -> list[str]:
-    """Return the names of the installed extensions, by their entry points."""
-    return sorted({point.name for point in _points() if point.group.startswith("nova_gpu.")})
+    """Return the names of the installed extensions: the first words of their entry points."""
+    points = (point for point in _points() if point.group.startswith("nova_gpu."))
+    return sorted({point.name.partition("_")[0] for point in points})
 
 
 @functools.cache
