@@ -59,7 +59,8 @@ def of_host(roots: Roots, identities: quarantine.Identities | None) -> Passports
     if identities:
         path, _ = CONF.gpu.passport_folder, CONF.gpu.passport_most_returns
         if not os.path.isabs(path):
-            raise ValueError(f"[gpu]passport_folder = {path}: it must be an absolute path")
+            text = path or "(not set)"
+            raise ValueError(f"[gpu]passport_folder = {text}: it must be an absolute path")
     return Passports(roots, identities)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether cards are tested and repaired. Only then the rest is imported, which takes 30 ms."""
+"""Which parts of the extension are on. Only those are imported, which takes 30 ms."""
 
 from __future__ import annotations
 
@@ -19,12 +19,7 @@ def of_host(roots: Roots, identities: Identities | None) -> Gate | None:
 
     It raises what :func:`nova_gpu_cardlife.tests_of_cards.of_host` does.
     """
-    if not CONF.gpu.card_test:
-        return None
-    gate: Gate = importlib.import_module("nova_gpu_cardlife.tests_of_cards").of_host(
-        roots, identities
-    )
-    return gate
+    return _made("tests_of_cards", roots, identities) if CONF.gpu.card_test else None
 
 
 def repairs_of_host(roots: Roots, identities: Identities | None) -> Gate | None:
@@ -32,9 +27,18 @@ def repairs_of_host(roots: Roots, identities: Identities | None) -> Gate | None:
 
     It raises what :func:`nova_gpu_cardlife.repairs_of_cards.of_host` does.
     """
-    if not CONF.gpu.card_repair:
-        return None
-    gate: Gate = importlib.import_module("nova_gpu_cardlife.repairs_of_cards").of_host(
-        roots, identities
-    )
+    return _made("repairs_of_cards", roots, identities) if CONF.gpu.card_repair else None
+
+
+def passports_of_host(roots: Roots, identities: Identities | None) -> Gate | None:
+    """Return the passports of the host's cards as a gate, ``None`` if they have none.
+
+    It raises what :func:`nova_gpu_cardlife.passports.of_host` does.
+    """
+    is_on = CONF.gpu.passport_folder or CONF.gpu.passport_most_returns
+    return _made("passports", roots, identities) if is_on else None
+
+
+def _made(module: str, roots: Roots, identities: Identities | None) -> Gate:
+    gate: Gate = importlib.import_module(f"nova_gpu_cardlife.{module}").of_host(roots, identities)
     return gate

@@ -23,7 +23,7 @@ from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.unavailability import Source, Unavailable
 from nova_gpu.host.pci import identity
 from nova_gpu.host.state import quarantine
-from nova_gpu_cardlife import passports
+from nova_gpu_cardlife import passports, switch
 from nova_gpu_cardlife.cmd import passport as passport_command
 from nova_gpu_cardlife.core import passport
 from nova_gpu_cardlife.host import shared_folder
@@ -295,6 +295,9 @@ class FolderTest(PassportsTestCase):
         site = Site(self, "one")
         self.config(group="gpu", passport_folder="shared")
         self.assertIn("absolute", str(self.assertRaises(ValueError, site.boot)))
+        self.config(group="gpu", passport_folder="", passport_most_returns=2)
+        refused = self.assertRaises(ValueError, switch.passports_of_host, site.tree.roots, dict)
+        self.assertIn("passport_folder = (not set)", str(refused))
 
 
 class IdentityTest(PassportsTestCase):
